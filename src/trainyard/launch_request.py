@@ -10,7 +10,10 @@ import msgspec
 from trainyard.job import Job
 
 JobState = Literal["pending", "running", "ended", "failed", "preempted", "cancelled"]
-"""State of a job: `ended` is success, `preempted` means that the job saved its state and left on request."""
+"""State of a job: `ended` is success, `preempted` means that the job left on request, and saved its state before if it
+has checkpoints."""
+LEFT_ON_REQUEST = "The job left on request, and saved its state before if it has checkpoints."
+"""The reason of the state `preempted`."""
 
 
 class Variable(msgspec.Struct, frozen=True, kw_only=True):

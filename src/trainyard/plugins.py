@@ -166,7 +166,7 @@ def load(group: str, name: str) -> Any:
     plugin, or `BadInput` if it lacks a member of the group's Protocol."""
     entry_point_by_name = names(group)
     if name not in entry_point_by_name:
-        raise UnknownName(f"{group} has no {name!r}.", nearest(name, entry_point_by_name))
+        raise UnknownName(f"{name!r} is not one of the {group}.", nearest(name, entry_point_by_name))
     plugin_class = entry_point_by_name[name].load()
     plugin = plugin_class()
     missing = [part for part in _member_names(PROTOCOLS[group]) if not hasattr(plugin, part)]

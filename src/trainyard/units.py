@@ -133,6 +133,11 @@ def listed(items: Sequence[object], max_items: int, count: int | None = None, be
     return shown if more <= 0 else f"{shown} and {more:,} more"
 
 
+def show_ranks(numbers: Sequence[int]) -> str:
+    """Ranks as text, by `show_ranges`: `rank 1`, `ranks 0-7, 12`."""
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {show_ranges(numbers)}"
+
+
 def show_ranges(numbers: Sequence[int], most: int = 8) -> str:
     """Distinct numbers as text with ranges, such as `0-7, 12`; at most `most` ranges are listed."""
     ranges: list[str] = []

@@ -287,7 +287,7 @@ def test_a_run_prints_its_figures_and_ledger(acting: Path, store: Store, capsys:
     (row,) = store.rows()
     assert row.tags == ("main",)
     assert printed.out.startswith(f"run {row.id}\n")
-    assert "256.5 % profiler's cost (295.0 µs a step)" in printed.out
+    assert "256.5 % profiler's cost (295.0 µs a step, by medians)" in printed.out
     assert "115.0 µs step time" in printed.out
     assert "Profiled step" in printed.out
     assert " 0.400 " in printed.out

@@ -24,12 +24,16 @@ _NOT_WRITABLE_ERRNOS = {
 }
 
 
+_CHOOSE_STORE = "Set TRAINYARD_STORE to a folder that you can write to."
+
+
 @contextmanager
-def writing(path: Path, size: int = 0) -> Iterator[None]:
+def writing(path: Path, size: int = 0, next_step: str = _CHOOSE_STORE) -> Iterator[None]:
     """Convert `OSError` inside the block into `DiskFull`, `PlaceUnwritable` (no permission, or not a folder) or
     `EnvironmentFailed` (anything else).
 
-    `path`: the file or folder that is written; `size`: bytes to write; both for the message.
+    `path`: the file or folder that is written; `size`: bytes to write; both for the message. `next_step`: the remedy
+    if the path is not writable.
     """
     try:
         yield
@@ -41,9 +45,7 @@ def writing(path: Path, size: int = 0) -> Iterator[None]:
                 "Free some space, or set TRAINYARD_STORE to a folder on another disk.",
             ) from error
         if error.errno in _NOT_WRITABLE_ERRNOS:
-            raise PlaceUnwritable(
-                f"{path}: cannot be written: {reason}.", "Set TRAINYARD_STORE to a folder that you can write to."
-            ) from error
+            raise PlaceUnwritable(f"{path}: cannot be written: {reason}.", next_step) from error
         raise EnvironmentFailed(f"{path}: cannot be written: {reason}.") from error
 
 

@@ -49,10 +49,14 @@ def missing_ranks_warnings(run: Run) -> list[str]:
     if not missing:
         return []
     total, absent = sum(len(share.ranks) for share in run.nodes), len(run.missing_ranks)
+    absence = "1 of {0:,} ranks is" if absent == 1 else f"{absent:,} of {{0:,}} ranks are"
+    remedy = "`trainyard runs join RUN PART...` adds parts of further nodes."
+    if 0 in run.missing_ranks:
+        remedy = f"The node of rank 0 stores the run of all ranks that it collects; otherwise {remedy}"
     shares = [f"{units.show_ranges(share.ranks)} on {share.node or 'an unknown node'}" for share in missing]
     return [
-        f"{absent:,} of {total:,} ranks are missing: {units.listed(shares, _MAX_SHARES, between='; ')}. The figures "
-        "are of the other ranks; `trainyard runs join RUN PART...` adds parts of further nodes."
+        f"{absence.format(total)} missing: {units.listed(shares, _MAX_SHARES, between='; ')}. The figures are of the "
+        f"other ranks. {remedy}"
     ]
 
 

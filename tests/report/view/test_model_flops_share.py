@@ -126,7 +126,7 @@ def test_negative_profiler_cost_is_unknown():
     faster = a_profiled_run(timed_ms=1947, profiled_ms=997)
     assert "profiler_cost" not in faster.claims
     terminal = " ".join(rendered(faster)[0].split())
-    assert "cannot tell profiler's cost (profiled steps were 950.0 ms faster)" in terminal
+    assert "cannot tell profiler's cost (the median profiled step was 950.0 ms faster)" in terminal
     assert a_profiled_run(timed_ms=100, profiled_ms=120).claims["profiler_cost"].value == 20_000_000
 
 

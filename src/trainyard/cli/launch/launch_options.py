@@ -168,8 +168,10 @@ def options_of(given: dict[str, Any]) -> LaunchOptions:
 
 def read_hosts(path: Path) -> tuple[str, ...]:
     """The hosts in a hostfile: the first word of each line; `#` begins a comment. Raises `BadInput` for a file without
-    hosts."""
-    lines = [line.partition("#")[0].split() for line in path.read_text("utf-8", "replace").splitlines()]
+    hosts, `BadFile` for a path that cannot be read."""
+    from trainyard.formats.regular_files import read_bytes
+
+    lines = [line.partition("#")[0].split() for line in read_bytes(path).decode("utf-8", "replace").splitlines()]
     hosts = tuple(words[0] for words in lines if words)
     if not hosts:
         raise BadInput(f"{path} names no hosts.", "Write one host per line.")

@@ -51,5 +51,7 @@ def _show_snapshot(files: TraceFiles, snapshot: str, page: str | None, full: boo
     from trainyard.cli.trace.memory import show_snapshot
 
     if others := [path for path in files.paths if path != snapshot]:
-        raise click.UsageError(f"{snapshot} is a memory snapshot and cannot be combined with {others[0]}.")
+        raise click.UsageError(
+            f"{snapshot} is a memory snapshot and cannot be combined with {others[0]}. Pass a single snapshot."
+        )
     show_snapshot(Path(snapshot), files.limit, page, full, as_json)

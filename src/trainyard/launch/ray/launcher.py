@@ -18,7 +18,7 @@ from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, Schedu
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.ray.nodes_file import FILE, Nodes
 from trainyard.launch.request_checks import check_checkpoint_folder, check_options, check_request
-from trainyard.launch_request import JobState, JobStatus, LaunchRequest
+from trainyard.launch_request import LEFT_ON_REQUEST, JobState, JobStatus, LaunchRequest
 from trainyard.redact import redact
 
 SUBMISSION = "submission.json"
@@ -125,7 +125,7 @@ class Ray:
         reason = {
             "pending": "Ray has not started the driver of the job yet.",
             "failed": error or redact(info.message or "The job failed."),
-            "preempted": "The job saved its state and left on request.",
+            "preempted": LEFT_ON_REQUEST,
         }.get(state, "")
         next_step = "`trainyard launch logs` prints its output." if state == "failed" else ""
         node = getattr(info, "driver_node_id", None)

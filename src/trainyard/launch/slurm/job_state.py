@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.launch.launch_spec import LEFT
-from trainyard.launch_request import JobState, JobStatus
+from trainyard.launch_request import LEFT_ON_REQUEST, JobState, JobStatus
 
 _FIELD = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=(.*?)(?=\s[A-Za-z][\w/:]*=|\s*$)")
 """A field; its value, such as a path, may contain spaces."""
@@ -115,7 +115,7 @@ class SlurmJob(NamedTuple):
             sentence, step = known or ("Slurm's reason why the job waits: {Reason}.", "")
             return sentence.format_map(fields), step
         if self.state == "preempted":
-            return "The job saved its state and left on request.", ""
+            return LEFT_ON_REQUEST, ""
         return "", ""
 
 

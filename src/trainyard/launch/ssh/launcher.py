@@ -19,7 +19,7 @@ from trainyard.launch.request_checks import check_checkpoint_folder, check_optio
 from trainyard.launch.ssh.node_script import folder_word, render_node_script, render_query, render_signal
 from trainyard.launch.ssh.remote_host import run_on_host
 from trainyard.launch.supervisor.signed_store import draw_token
-from trainyard.launch_request import JobStatus, LaunchRequest
+from trainyard.launch_request import LEFT_ON_REQUEST, JobStatus, LaunchRequest
 
 HOSTS, SCRIPT, CANCELLED = "hosts.json", "node.sh", "cancelled"
 _AT_ONCE = 32
@@ -96,8 +96,10 @@ class Ssh:
         failures = [error for error in _on_all(start, len(job.hosts)) if error]
         if failures:
             self.cancel(str(files))
-            more = f" {len(failures)} of {len(job.hosts)} hosts failed." if len(failures) > 1 else ""
-            raise HostFailed(f"{failures[0].message}{more}", failures[0].next_step)
+            if len(failures) == 1:
+                raise failures[0]
+            message = f"{len(failures)} of {len(job.hosts)} hosts failed. The first: {failures[0].message}"
+            raise HostFailed(message, failures[0].next_step)
         return str(files)
 
     def status(self, id: str) -> JobStatus:
@@ -166,8 +168,7 @@ def _status(states: Sequence[_NodeState], hosts: Sequence[str], logs: tuple[str,
     if cancelled:
         return JobStatus(state="cancelled", nodes=tuple(hosts), logs=logs)
     if head.word == "over" and head.code == LEFT:
-        text = "The job saved its state and left on request."
-        return JobStatus(state="preempted", reason=text, nodes=tuple(hosts), logs=logs)
+        return JobStatus(state="preempted", reason=LEFT_ON_REQUEST, nodes=tuple(hosts), logs=logs)
     end = f"ended with exit code {head.code}" if head.word == "over" else "was killed"
     return JobStatus(
         state="failed",

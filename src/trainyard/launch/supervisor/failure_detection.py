@@ -24,6 +24,7 @@ from trainyard.launch.supervisor.agent_reports import SILENT_S, AgentReports, No
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.launch.supervisor.failure_report import Failure
 from trainyard.launch.supervisor.messages import AgentPlan, Member, RankReport
+from trainyard.units import counted, show_ranges
 
 GIVE_UP_S = 60.0
 """Additional time to wait for the minimum number of nodes, after the wait for all of them."""
@@ -163,7 +164,9 @@ class Supervision:
             ]
             self._launch(now, members[:size])
         elif now.seconds >= self._deadline_s + GIVE_UP_S:
-            self.abort(now, f"{len(live)} of {self.spec.nodes} nodes are available, but the job needs {min(sizes)}")
+            absent = show_ranges(sorted(set(range(self.spec.nodes)) - set(live)))
+            available = f"{len(live)} of {counted(self.spec.nodes, 'node')}"
+            self.abort(now, f"only {available} came, but the job needs {min(sizes)}: missing are {absent}")
 
     def _launch(self, now: Now, members: list[Member]) -> None:
         """Plan a new generation of ranks on `members`, with a store of its own, and log the change of nodes."""

@@ -37,6 +37,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     """Simultaneous failures, each with its own cause."""
 
     @property
+    def is_without_process(self) -> bool:
+        """Whether the supervisor ended the job although no process had failed, as if a node does not arrive."""
+        return self.rank < 0 and self.pid == 0
+
+    @property
     def how(self) -> str:
         """How the process ended: `killed by SIGKILL` or `exit code 3`."""
         if self.exit_code >= 0:
@@ -60,7 +65,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
             )
         if self.kind == "preempted":
             return f"the job was pre-empted: {self.last_words}."
-        if self.kind != "worker_death":
+        if self.kind != "worker_death" or self.is_without_process:
             return f"{self.last_words}."
         subject = f"rank {self.rank}" if self.rank >= 0 else "the launcher"
         lines = self.last_words.splitlines()
@@ -78,6 +83,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
             return "Reduce micro_batch_size or seq_len, or raise the memory limit."
         if self.exit_code == -signal.SIGKILL:
             return "Unless you killed it, the kernel probably ran out of memory: reduce micro_batch_size or seq_len."
+        if self.is_without_process:
+            return "Look at the output of the nodes."
         return "The full output of each rank is in the run folder's logs/."
 
 

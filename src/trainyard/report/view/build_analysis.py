@@ -8,7 +8,7 @@ import msgspec
 
 from trainyard import units, words
 from trainyard.detect.coverage import MIN_UNEXPLAINED_FRACTION as UNEXPLAINED_LEAST
-from trainyard.detect.finding_text import describe_step, matters
+from trainyard.detect.finding_text import MIN_STEP_FRACTION, describe_step, matters
 from trainyard.diagnose.price_findings import diagnose
 from trainyard.finding import Finding
 from trainyard.job import SCRIPT, Job, Recipe
@@ -153,7 +153,8 @@ def _headline(mean: Ledger, findings: Sequence[Finding], run: Run | None, interr
         return run.failure.splitlines()[0] if run.failure else f"Run {run.id} is {run.state}"
     if run and not run.ledgers and run.missing_ranks and run.id != (joined := joined_run_id(run.job_id)):
         ranks = [rank for share in run.nodes if not share.missing for rank in share.ranks]
-        return f"Ranks {units.show_ranges(ranks)} of run {joined}, whose ledger is made over the parts of all nodes"
+        shown = units.show_ranks(ranks).capitalize()
+        return f"{shown} of run {joined}, whose ledger is made over the parts of all nodes"
     if run and not run.ledgers:
         return f"Run {run.id} {_unprofiled(run)}: only its step samples are available"
     bound = _bound(mean, findings)
@@ -165,13 +166,14 @@ def _bound(mean: Ledger, findings: Sequence[Finding]) -> str:
     avoidable = [finding for finding in findings if finding.rule != "coverage" and matters(mean, finding.cost_ns)]
     if avoidable and avoidable[0].severity == "high":
         return avoidable[0].summary
+    none = f"No rule finds an avoidable cost of {100 * MIN_STEP_FRACTION:g} % or more"
     if not mean.wall_ns or not (avoidable or mean.by_account()):
-        return f"No rule finds an avoidable cost in {describe_step(mean)}"
+        return f"{none} in {describe_step(mean)}"
     account, ns = max(mean.by_account().items(), key=lambda item: item[1])
     largest = f"{account.label} takes {units.show_time(ns)} of {describe_step(mean)}"
     if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns:
         return f"Compute-bound: {largest}"
-    return avoidable[0].summary if avoidable else f"No rule finds an avoidable cost: {largest}"
+    return avoidable[0].summary if avoidable else f"{none}: {largest}"
 
 
 def _unprofiled(run: Run) -> str:
@@ -247,7 +249,7 @@ def _warnings(mean: Ledger, run: Run | None) -> tuple[str, ...]:
     """Reasons to distrust the ledger: an incomplete run, unusual profiled steps, or much unexplained time."""
     warnings: list[str] = []
     if run and run.state != "complete":
-        warnings.append(f"The run is {run.state}: {words.STATES[run.state].means}")
+        warnings.append(f"State of the run: {run.state}. {words.STATES[run.state].means}")
     if run and mean.wall_ns and (warning := profiled_step_warning(run, mean.wall_ns)):
         warnings.append(warning)
     if run:

@@ -34,8 +34,8 @@ class PathShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathOp(msgspec.Struct, frozen=True, kw_only=True):
-    """Time on the critical path in the ops of one name on one rank. `ns`, `count`: over all steps; a host op is named
-    by the launch that follows it."""
+    """Time on the critical path in the ops of one name on one rank. `ns`: over all steps; `count`: number of launches
+    and device intervals, over all steps; a host op is named by the launch that follows it."""
 
     name: str
     rank: int
@@ -213,12 +213,14 @@ def _shares(path: StepPath, resource: I64, account: I64, ns: I64) -> tuple[PathS
 
 
 def _longest_ops(path: StepPath, resource: I64, rows: I64, ns: I64, rank_numbers: list[int]) -> tuple[PathOp, ...]:
-    """Sums by label, rank and resource of the segments `rows` (indices into the path), the longest first."""
+    """Sums by label, rank and resource of the segments `rows` (indices into the path), the longest first. `count` is
+    the number of launches and intervals, each of which may have several segments."""
     ops, op = path.profile.ops, path.segments.op[rows]
     columns = np.stack([ops.label[op], ops.rank_index[op], resource[rows]])
     groups, group = np.unique(columns, axis=1, return_inverse=True)
     sums = np.bincount(group.reshape(-1), weights=ns[rows], minlength=groups.shape[1]).astype(np.int64)
-    counts = np.bincount(group.reshape(-1), minlength=groups.shape[1])
+    unit = np.where(ops.unit[op] >= 0, ops.unit[op], -2 - op)  # an op without a unit counts by itself
+    counts = np.bincount(np.unique(np.stack([group.reshape(-1), unit]), axis=1)[0], minlength=groups.shape[1])
     longest = np.argsort(-sums, kind="stable")[:_MOST_OPS]
     return tuple(
         PathOp(

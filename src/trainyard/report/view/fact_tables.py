@@ -336,7 +336,7 @@ def prediction_title(result: WhatIf) -> str:
     before_ns, after_ns = result.before.wall_ns, result.after.wall_ns
     share = f" ({100 * (after_ns - before_ns) / before_ns:+.1f} %)" if before_ns else ""
     takes = f"the step takes {units.show_time(after_ns)} instead of {units.show_time(before_ns)}{share}"
-    recovered = f"{units.show_time(result.recovered_ns)} recovered"
+    recovered = f"{units.show_time(result.recovered_ns)} recovered" if result.recovered_ns >= 0 else "nothing recovered"
     interval = f", {show_interval(result.interval_ns)}" if result.interval_ns else ""
     return f"With {', '.join(result.changes)}, {takes}: {recovered}{interval}."
 

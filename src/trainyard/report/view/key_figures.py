@@ -73,9 +73,10 @@ def _profiling_cost(added_ns: int, step_ns: int) -> KeyFigure:
         "How much longer the median profiled step took than the median unprofiled one.",
     )
     if added_ns < 0:
-        faster = f"profiled steps were {units.show_time(-added_ns)} faster"
+        faster = f"the median profiled step was {units.show_time(-added_ns)} faster"
         return KeyFigure(label=label, value="cannot tell", change=faster, description=description)
-    return figure(label, units.show_share(added_ns, step_ns), description, f"{units.show_time(added_ns)} a step")
+    added = f"{units.show_time(added_ns)} a step, by medians"
+    return figure(label, units.show_share(added_ns, step_ns), description, added)
 
 
 def profiled_step_warning(run: Run, wall_ns: int) -> str:

@@ -39,7 +39,7 @@ def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object], re
     from trainyard.launch.agents import remote
     from trainyard.launch.agents.preload import preload
 
-    with writing(folder):
+    with writing(folder, next_step="Pass --folder with a folder that you can write to."):
         folder.mkdir(parents=True, exist_ok=True)
     preload(PRELOAD)  # once, for all agents that are forked from here
     node = remote.Node(

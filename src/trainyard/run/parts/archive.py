@@ -38,6 +38,7 @@ _FOLDERS = ("samples", "facts", "traces", "profiles", "logs", "life")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}\Z")
 _RANK = re.compile(r"rank(\d{1,6})\.")
 _UNREADABLE = (tarfile.TarError, OSError, EOFError, zlib.error, UnicodeDecodeError)
+_OTHER_ARCHIVE = "If it was packed by another program, unpack it and pass the run's folder."
 _CHUNK_BYTES, _BLOCK_BYTES = 1 << 20, tarfile.BLOCKSIZE
 _MAX_PADDING_BYTES = 2 * tarfile.RECORDSIZE
 """Zeros with which tar fills the last record."""
@@ -81,7 +82,7 @@ def unpack(data: bytes, into: Path, shown: str = "the archive") -> Part:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as compressed:
                 _extract(compressed, staging, shown)
         except _UNREADABLE as error:
-            raise DamagedFile(f"{shown}: not an archive of a part, or damaged: {error}.") from error
+            raise DamagedFile(f"{shown}: not an archive of a part, or damaged: {error}.", _OTHER_ARCHIVE) from error
         part = parts.read_part(staging, shown)
         _check_ranks(staging, part, shown)
         with writing(into):
@@ -133,7 +134,7 @@ def _extract(stream: gzip.GzipFile, folder: Path, shown: str) -> None:
     while (header := _read_exactly(stream, _BLOCK_BYTES, shown)).strip(b"\0"):
         entry = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
         if reason := _refusal(entry, seen):
-            raise BadFile(f"{shown}: contains {entry.name[:200]!r}, {reason}.")
+            raise BadFile(f"{shown}: contains {entry.name[:200]!r}, {reason}.", _OTHER_ARCHIVE)
         seen.add(entry.name)
         total += entry.size
         if len(seen) > MAX_FILES:

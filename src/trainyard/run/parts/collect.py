@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,8 +15,9 @@ from pathlib import Path
 from trainyard.errors import BadFile, BadInput
 from trainyard.run.parts import archive, network
 from trainyard.run.parts.part import Part, joined_run_id
+from trainyard.store.disk_space import writing
 from trainyard.store.exchange.remote_store import Remote
-from trainyard.units import show_ranges, show_size, show_time
+from trainyard.units import counted, show_ranks, show_size, show_time
 
 TIMEOUT = "TRAINYARD_COLLECT_S"
 """Environment variable: seconds that the node with rank 0 waits for the other parts, and the others for that node."""
@@ -37,6 +39,18 @@ def timeout_s() -> float:
     return seconds
 
 
+def check_location(location: str) -> None:
+    """Creates the folder at which parts are collected, and checks that it can be written, so that the job does not
+    start in vain. Nothing is checked for a URL, nor for an empty location. Raises `PlaceUnwritable`."""
+    if not location or "://" in location:
+        return
+    folder = Path(location)
+    with writing(folder, next_step="Pass --collect with a folder that all nodes can write to."):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+
+
 def send_part(folder: Path, part: Part, location: str, collector: str, say: Callable[[str], None]) -> None:
     """Pack a node's part and send it to where the node with rank 0 collects.
 
@@ -54,7 +68,7 @@ def send_part(folder: Path, part: Part, location: str, collector: str, say: Call
         network.send(collector, data, timeout_s())
         target = "the node of rank 0"
     seconds = show_time(time.perf_counter_ns() - start)
-    say(f"sent ranks {show_ranges(part.ranks)} to {target}: {show_size(len(data))} in {seconds}")
+    say(f"sent {show_ranks(part.ranks)} to {target}: {show_size(len(data))} in {seconds}")
 
 
 def receive_parts(
@@ -76,7 +90,7 @@ def receive_parts(
     missing, folders, total = set(range(part.world_size)) - set(part.ranks), list[Path](), 0
     if not missing:
         return []
-    say(f"waiting up to {limit_s:g} s for the parts of ranks {show_ranges(sorted(missing))}")
+    say(f"waiting up to {limit_s:g} s for the parts of {show_ranks(sorted(missing))}")
     archives = _poll(Remote(location), part, limit_s, say) if location else receiver.receive(limit_s)
     for data in archives:
         target = into / str(len(folders))
@@ -95,14 +109,14 @@ def receive_parts(
         if not missing:
             break
     seconds = show_time(time.perf_counter_ns() - start)
-    say(f"collected {len(folders)} parts, {show_size(total)} in {seconds}")
+    say(f"collected {counted(len(folders), 'part')}, {show_size(total)} in {seconds}")
     return folders
 
 
 def _mismatch(part: Part, other: Part, missing: set[int]) -> str:
     """Why a part that arrived is not joined with this node's, as a sentence; empty if it is. `missing`: ranks that have
     not arrived."""
-    shown = f"the part of ranks {show_ranges(other.ranks)} on node {other.node}"
+    shown = f"the part of {show_ranks(other.ranks)} on node {other.node}"
     if other.job_id != part.job_id or other.world_size != part.world_size:
         return (
             f"{shown} is of job {other.job_id} of {other.world_size:,} ranks, not {part.job_id} of {part.world_size:,}."

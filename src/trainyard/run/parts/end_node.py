@@ -19,7 +19,7 @@ from trainyard.run.parts.rank_record import RankRecord
 from trainyard.run.record.finish_run import book_traces, mark_failed
 from trainyard.run.session import Session
 from trainyard.store.run_folder import rank_files
-from trainyard.units import show_ranges
+from trainyard.units import show_ranks
 
 _AFTER_FAILURE_S = 20.0
 """Seconds for which the parts of other nodes are waited for, at most, if the command failed on this one."""
@@ -77,7 +77,7 @@ def _join_all(node: NodeRun, session: Session, receiver: network.Receiver) -> Ru
         joined = join([node.folder, *arrived], session, absorb=node.folder)
     if missing := joined.missing_ranks:
         session.say(
-            f"run {joined.id} lacks ranks {show_ranges(missing)}: copy their part here and add it with "
+            f"run {joined.id} lacks {show_ranks(missing)}: copy their part here and add it with "
             f"`trainyard runs join {joined.id} PART`"
         )
     return joined
@@ -86,7 +86,7 @@ def _join_all(node: NodeRun, session: Session, receiver: network.Receiver) -> Ru
 def _keep_alone(node: NodeRun, run: Run, session: Session) -> Run:
     """Book the part alone, and print how it is joined later; return its run."""
     session.say(
-        f"this node's part, ranks {show_ranges(node.part.ranks)} of {node.part.world_size:,}, is in {node.folder}; "
+        f"this node's part, {show_ranks(node.part.ranks)} of {node.part.world_size:,}, is in {node.folder}; "
         f"join the parts of all nodes with `trainyard runs join {node.folder} PART...`"
     )
     if node.failure:

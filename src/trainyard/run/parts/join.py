@@ -32,7 +32,7 @@ from trainyard.store import run_folder, tags
 from trainyard.store.disk_space import writing
 from trainyard.store.store import Store
 from trainyard.store.unfinished_writes import writer
-from trainyard.units import counted, show_ranges, show_time
+from trainyard.units import counted, show_ranks, show_time
 
 _MAX_START_DIFFERENCE_S = 600
 
@@ -166,8 +166,9 @@ def _check_same_job(first: Source, other: Source) -> None:
     if common := sorted(set(a.ranks) & set(b.ranks)):
         raise BadInput(
             f"{first.shown} (run {a.run or '?'}, node {a.node}) and {other.shown} (run {b.run or '?'}, node {b.node}) "
-            f"both have the ranks {show_ranges(common)} of job {a.job_id}.",
-            "Two jobs used the same name or port, or a part was recorded twice: pass the parts of one of them.",
+            f"both have {show_ranks(common)} of job {a.job_id}.",
+            "Pass each part once: a joined run has the parts that were added to it. If the parts are of two jobs with "
+            "the same name or port, pass those of one job.",
         )
 
 
@@ -257,7 +258,7 @@ def _check_replaced(run: Run, store: Store) -> None:
     lost = set(read_part(folder).ranks) & set(run.missing_ranks)
     if lost:
         raise BadInput(
-            f"run {run.id} of this job exists, with ranks {show_ranges(sorted(lost))}, which none of the parts has.",
+            f"run {run.id} of this job exists, with {show_ranks(sorted(lost))}, which none of the parts has.",
             f"Add to it: `trainyard runs join {run.id} PART...`.",
         )
 
@@ -307,7 +308,7 @@ def _check_samples(run: Run) -> None:
     """Raise `BadFile` if a sample is of a rank that none of the parts has."""
     present = {rank for share in run.nodes if not share.missing for rank in share.ranks}
     if foreign := sorted({sample.rank for sample in run.samples} - present):
-        raise BadFile(f"the samples of the parts are of ranks {show_ranges(foreign)}, which none of them has.")
+        raise BadFile(f"the samples of the parts are of {show_ranks(foreign)}, which none of them has.")
 
 
 def _link_traces(source: Path, folder: Path) -> None:

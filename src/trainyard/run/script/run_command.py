@@ -23,6 +23,7 @@ from trainyard.record import Run
 from trainyard.redact import redact_command
 from trainyard.run.local.host_devices import find_devices
 from trainyard.run.parts import network
+from trainyard.run.parts.collect import check_location
 from trainyard.run.parts.end_node import NodeRun, end_node
 from trainyard.run.parts.node_part import read_node
 from trainyard.run.parts.part import FILE as PART_FILE
@@ -37,6 +38,8 @@ from trainyard.store.store import new_id, now
 from trainyard.units import counted, show_size
 
 INJECT = Path(__file__).with_name("inject")
+_REPLACEMENTS = {"torchrun": "`python -m torch.distributed.run` is the same, with the Python that has torch."}
+"""Advice for commands of a Python environment whose folder of programs may not be on the PATH."""
 _STDERR = 2
 """File descriptor for the command's output: stdout is for data."""
 
@@ -53,8 +56,9 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     if program is None:
         raise BadInput(
             f"there is no command or job file {command[0]!r}.",
-            "Commands are looked up on the PATH; examples/ has job files.",
+            _REPLACEMENTS.get(command[0], "Commands are looked up on the PATH; examples/ has job files."),
         )
+    check_location(session.collect)
     store, vendors = session.store, plugins.load_all("vendors")
     devices = find_devices(vendors)
     words = redact_command(command)

@@ -7,14 +7,15 @@ stopped, and takes `length` ns.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.change import Change, RowChange
-from trainyard.errors import BadInput
-from trainyard.events import I64
+from trainyard.errors import BadInput, near
+from trainyard.events import I64, OP
 from trainyard.machine import Device
 from trainyard.stats.medians import lower_median
 from trainyard.trace.booking.book_rank import RankTrace
@@ -84,7 +85,9 @@ class Supposed:
             self._scale_lengths(supposition, self._check(supposition, self._sends, "no collective"))
         elif target.startswith(OP_PREFIX):
             rows = op_mask(self.profile, self.ranks, target.removeprefix(OP_PREFIX))
-            self._change_op(supposition, self._check(supposition, rows, "no work of an op of that name"), device)
+            next_step = near(target.removeprefix(OP_PREFIX), _op_names(self.ranks)) or "trace --full lists the ops."
+            rows = self._check(supposition, rows, "no work of an op of that name", next_step)
+            self._change_op(supposition, rows, device)
         else:
             self._change_account(supposition)
 
@@ -92,12 +95,12 @@ class Supposed:
         """The ops booked to accounts of this kind."""
         return np.array([*(account.kind == kind for account in self.profile.accounts), False], bool)[self.ops.account]
 
-    def _check(self, supposition: Supposition, rows: Mask, missing: str) -> Mask:
-        """The ops `rows` (a mask) that lie in a step and take time. Raises `BadInput` if there are none; `missing`: the
-        object of its sentence."""
+    def _check(self, supposition: Supposition, rows: Mask, missing: str, next_step: str = "") -> Mask:
+        """The ops `rows` (a mask) that lie in a step and take time. Raises `BadInput` with `next_step` if there are
+        none; `missing`: the object of its sentence."""
         rows = rows & self.in_step & (self.length > 0)
         if not rows.any():
-            raise BadInput(f"{supposition.text}: the traces show {missing}.")
+            raise BadInput(f"{supposition.text}: the traces show {missing}.", next_step)
         return rows
 
     def _change_account(self, supposition: Supposition) -> None:
@@ -119,7 +122,9 @@ class Supposed:
         lengths = roofline_lengths(self.measured, self.profile, self.ranks, rows, self.length, device)
         if lengths is None:
             raise BadInput(
-                f"{supposition.text}: the roofline of that op is unknown.", "Give a factor: 2x is twice as fast."
+                f"{supposition.text}: the roofline of that op is unknown. It needs the op's shapes, and a machine file "
+                "of the device that the trace names.",
+                "Give a factor: 2x is twice as fast.",
             )
         self._set_lengths(lengths)
 
@@ -208,3 +213,12 @@ class Supposed:
         none = np.empty(0, np.int64)
         self.graph = replace_needs(self.graph, waits, Needs(none, none, none))
         self._set_lengths(np.where(is_call & self.in_step, 0, self.length))
+
+
+def _op_names(ranks: Sequence[RankTrace]) -> set[str]:
+    """The names of the framework ops of all ranks."""
+    return {
+        rank.events.names[name]
+        for rank in ranks
+        for name in np.unique(rank.events.host.name[rank.events.host.what == OP]).tolist()
+    }

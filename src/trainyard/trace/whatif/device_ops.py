@@ -58,22 +58,28 @@ def add_order(draft: Draft, events: Events, begin: I64, end: I64) -> None:
         draft.need(end[rows[:-1]], begin[rows[1:]])
         is_other_row = longest[:-1] != np.arange(len(rows) - 1)
         draft.need(end[rows[longest[:-1][is_other_row]]], begin[rows[1:][is_other_row]])
+    # By stream: running maxima of the launches and of the ends, which are sorted.
+    launch_orders = [np.maximum.accumulate(launched[rows]) for rows in streams]
+    end_orders = [np.maximum.accumulate(work.stop[rows]) for rows in streams]
     for stream, rows in enumerate(streams):
+        latest_start = work.start[rows].max(initial=-1)
         for other_stream, other_rows in enumerate(streams):
+            # A file may have hundreds of streams: most pairs are skipped before any search.
+            if other_stream == stream or not len(other_rows) or end_orders[other_stream][0] > latest_start:
+                continue
             waiting_rows = rows[work.awaits[rows] == other_stream] if has_recorded_waits else rows
-            if other_stream == stream or not len(other_rows) or not len(waiting_rows):
+            if not len(waiting_rows):
                 continue
             # Positions in `other_rows` of the last row that was launched, and of the last that had ended, before each
-            # waiting row; running maxima make both columns sorted.
-            launch_order = np.maximum.accumulate(launched[other_rows])
-            by_launch = np.searchsorted(launch_order, launched[waiting_rows], "left") - 1
-            by_end = (
-                np.searchsorted(np.maximum.accumulate(work.stop[other_rows]), work.start[waiting_rows], "right") - 1
-            )
-            last = np.minimum(by_launch, by_end)
+            # waiting row.
+            by_launch = launch_orders[other_stream].searchsorted(launched[waiting_rows], "left")
+            by_end = end_orders[other_stream].searchsorted(work.start[waiting_rows], "right")
+            last = np.minimum(by_launch, by_end) - 1
             # Skip rows whose predecessor on the stream already waits for the same row.
-            is_new = (last >= 0) & (np.diff(last, prepend=-1) != 0)
-            draft.need(end[other_rows[last[is_new]]], begin[waiting_rows[is_new]])
+            is_new = last >= 0
+            is_new[1:] &= last[1:] != last[:-1]
+            if is_new.any():
+                draft.need(end[other_rows[last[is_new]]], begin[waiting_rows[is_new]])
 
 
 def _host_timeline(draft: Draft, events: Events, context: Context) -> HostTimeline:

@@ -82,6 +82,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     tables = _as_annotations(tables, mark)
     if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
         raise _no_events_error(text, walk, tables.dropped, category_notes)
+    losses = _describe_losses(text, walk, tables.dropped, bool((tables.device.kind != DRAWN).any()))
     _check_launches(text, tables, bool(walk.lost and header.device_names), accelerator_categories)
     labels = [_lane_label(lane) for lane in tables.lanes]
     lanes = {label: index for index, label in enumerate(sorted(set(labels)))}
@@ -106,7 +107,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         host_name=header.host_name,
         backend=header.backend,
         group_sizes=header.group_sizes,
-        notes=(*header.notes, *_describe_losses(text, walk, tables.dropped), *category_notes, *stacks.notes),
+        notes=(*header.notes, *losses, *category_notes, *stacks.notes),
         cut_short=bool(walk.lost),
     )
     if separation is None:
@@ -219,9 +220,15 @@ def _check_launches(
         )
 
 
-def _describe_losses(text: UnpackedText, walk: Walk, dropped: int) -> Iterator[str]:
+def _describe_losses(text: UnpackedText, walk: Walk, dropped: int, has_device_work: bool) -> Iterator[str]:
     """Yields a sentence for each kind of loss: truncated or damaged text, entries that are not events, and `dropped`
-    events without a readable time."""
+    events without a readable time. `has_device_work`: the events that were read include some of a device."""
+    if walk.lost and not has_device_work:
+        yield (
+            f"{text.name} may have lost device events, which torch.profiler writes after those of the host: the "
+            "figures are those of a step on a CPU, and are wrong if the job used an accelerator. Copy the complete "
+            "file again."
+        )
     for lost in walk.lost:
         yield f"{text.name}: {lost}. The complete events are analysed."
     if walk.unreadable_entries:
