@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FileStore
 from torch.utils.data import DataLoader, Dataset
 
 from trainyard.launch.agents.flight_recorder import FlightRecorder
@@ -90,14 +91,12 @@ class PlannedRank:
     def _batches(self) -> Iterator[torch.Tensor]:
         starves = self.plan.kind == "data_loader" and self.rank == self.plan.rank
         stuck = self.plan.step if starves else -1
-        return iter(
-            DataLoader(
-                Batches(self.plan.steps, stuck), num_workers=int(starves), prefetch_factor=1 if starves else None
-            )
-        )
+        workers, ahead = (1, 1) if starves else (0, None)
+        return iter(DataLoader(Batches(self.plan.steps, stuck), num_workers=workers, prefetch_factor=ahead))
 
     def train(self) -> None:
-        for self.step in range(self.plan.steps):
+        for step in range(self.plan.steps):
+            self.step = step
             next(self.batches)
             if self.plan.loops:
                 for slot in range(SLOTS):
@@ -196,7 +195,7 @@ def main(plan: HangPlan, rank: int, folder: Path, count: Callable[[], None]) -> 
     recorder = FlightRecorder(folder / f"rank{rank}.flight", folder.name)
     recorder.start()
     try:
-        store = dist.FileStore(str(folder / "store"), plan.world)
+        store = FileStore(str(folder / "store"), plan.world)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=plan.world, timeout=timedelta(seconds=60))
         groups = [dist.group.WORLD, *(dist.new_group(list(members)) for members in plan.groups[1:])]
         PlannedRank(plan, rank, groups, count).train()

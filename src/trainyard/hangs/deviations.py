@@ -10,8 +10,8 @@ from trainyard.hangs.expected_calls import conforms, expected_calls, is_same_cal
 
 
 class Culprits(NamedTuple):
-    """The ranks to blame and why. `kind`, `alternatives`: keys of words.HANGS; `ranks`: global ranks; `reason`: how they
-    were determined, part of a sentence."""
+    """The ranks to blame and why. `kind`, `alternatives`: keys of words.HANGS; `ranks`: global ranks; `reason`: how
+    they were determined, part of a sentence."""
 
     kind: str
     ranks: tuple[int, ...]

@@ -98,8 +98,8 @@ class AgentPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     By `do`: "wait": nothing yet. "run": the members, in this order, run the generation; its ranks meet at `port`.
     "leave": hold the ranks, and let them leave before step `before` once it is known (rank_progress.py); kill a rank
-    without a heartbeat. "stacks": have the ranks write their stacks and flight records. "stop": kill the ranks. "end": the job is over,
-    with `exit_code`. An agent that is not a member runs nothing.
+    without a heartbeat. "stacks": have the ranks write their stacks and flight records. "stop": kill the ranks. "end":
+    the job is over, with `exit_code`. An agent that is not a member runs nothing.
     """
 
     serial: int = 0
