@@ -219,7 +219,7 @@ def _longest_ops(path: StepPath, resource: I64, rows: I64, ns: I64, rank_numbers
     columns = np.stack([ops.label[op], ops.rank_index[op], resource[rows]])
     groups, group = np.unique(columns, axis=1, return_inverse=True)
     sums = np.bincount(group.reshape(-1), weights=ns[rows], minlength=groups.shape[1]).astype(np.int64)
-    unit = np.where(ops.unit[op] >= 0, ops.unit[op], -2 - op)  # an op without a unit counts by itself
+    unit = np.where(ops.unit[op] >= 0, ops.unit[op], -2 - op)  # an op without a unit counts as one
     counts = np.bincount(np.unique(np.stack([group.reshape(-1), unit]), axis=1)[0], minlength=groups.shape[1])
     longest = np.argsort(-sums, kind="stable")[:_MOST_OPS]
     return tuple(
