@@ -13,7 +13,7 @@ MAIN = 100
 
 
 def stamp(ns: int) -> float:
-    return float(f"{ns // 1000}.{ns % 1000:03d}")
+    return float(f"{'-' * (ns < 0)}{abs(ns) // 1000}.{abs(ns) % 1000:03d}")
 
 
 def trace(

@@ -88,3 +88,4 @@ def test_shown_ranks_name_every_rank_once(ranks):
         first, _, last = item.partition("-")
         listed |= set(range(int(first), int(last or first) + 1))
     assert listed == ranks
+    assert units.show_ranks(sorted(ranks)).startswith("rank " if len(ranks) == 1 else "ranks ")

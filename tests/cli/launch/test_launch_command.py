@@ -12,6 +12,7 @@ import pytest
 from tests.cli import one_screen
 from tests.cli.schema_check import valid
 from tests.processes import until
+from tests.refused import code_of
 from tests.slurm_cluster import Cluster
 from tests.tiny_job import TWO_REPLICAS
 from trainyard import api
@@ -235,3 +236,13 @@ def test_unknown_launch_is_refused(store: Path, capsys: pytest.CaptureFixture[st
         assert (code, json.loads(out)["code"]) == (2, "unknown-name")
     code, out, _ = run(capsys, "status")
     assert (code, out) == (0, "")
+
+
+def test_missing_hostfile_is_bad_input(
+    store: Path, job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (tmp_path / "absent.txt", tmp_path):
+        code, _, err = run(capsys, job, "--on", "ssh", "--hostfile", str(path))
+        assert code == 2
+        assert code_of(err) in ("missing-file", "bad-file")
+        assert str(path) in err

@@ -39,6 +39,21 @@ def test_other_nodes_write_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "node1" / EXIT_CODE).exists()
 
 
+def test_unwritable_folder_of_a_node_names_its_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(TOKEN, "secret")
+    (tmp_path / "file").write_text("in the way")
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert node_main.main(words(tmp_path / "file" / "node1", 1)) == 4
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    err = capsys.readouterr().err
+    assert "not-writable" in err
+    assert "--folder" in err
+
+
 def test_head_that_leaves_before_the_start_writes_75(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN, "secret")
 

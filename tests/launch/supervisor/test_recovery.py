@@ -602,7 +602,10 @@ def test_too_few_nodes_end_the_job() -> None:
     job_world = world(ranks=4, nodes=2, here=1, gather_s=5)
     job_world.until(lambda: job_world.supervision.result is not None)
     assert job_world.supervision.failure is not None
-    assert missing_values(job_world.supervision.failure.summary, "1 of 2 nodes", 2) == []
+    failure = job_world.supervision.failure
+    assert missing_values(failure.summary, "1 of 2 nodes", 2, "node 1") == []
+    assert failure.is_without_process
+    assert "pid" not in failure.summary
 
 
 def test_silent_agent_is_lost_and_may_return() -> None:

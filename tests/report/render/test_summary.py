@@ -38,6 +38,7 @@ def test_findings_that_save_nothing_are_folded():
     text = printed(analysis(finding("a", 0), finding("b", 50_000), finding("c", 999), finding("d", 1000)))
     assert [rule for rule in "abcd" if f"cause {rule} end" in text] == ["b", "d"]
     assert "2 more findings" in text
+    assert text.split("of the step: ")[1].startswith("a, c\n")
 
 
 def test_findings_without_a_replay_are_not_folded():

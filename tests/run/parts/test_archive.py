@@ -130,6 +130,15 @@ def test_hostile_archive_is_refused_and_leaves_nothing(tmp_path, name):
     assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["inside"]
 
 
+def test_archive_of_another_program_has_a_next_step(tmp_path):
+    folder = part_folder(tmp_path / "0badcafe")
+    with tarfile.open(tmp_path / "part.tgz", "w:gz") as tar:
+        tar.add(folder, "0badcafe")
+    with pytest.raises(BadFile) as raised:
+        archive.unpack((tmp_path / "part.tgz").read_bytes(), tmp_path / "out")
+    assert raised.value.next_step
+
+
 def test_sizes_and_numbers_of_files_are_limited(tmp_path, monkeypatch):
     many = hostile(*[entry(f"logs/{number}") for number in range(12)])
     monkeypatch.setattr(archive, "MAX_FILES", 10)

@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from tests.run.parts.part_maker import make_part
-from trainyard.errors import BadInput, RemoteFailed, TrainyardError
+from trainyard.errors import BadInput, PlaceUnwritable, RemoteFailed, TrainyardError
 from trainyard.run.parts import archive, collect, network
 from trainyard.run.parts.collect import receive_parts, send_part
 from trainyard.run.parts.part import read_part
@@ -170,6 +170,18 @@ def test_an_unwritable_shared_folder_is_an_error(tmp_path):
     with pytest.raises(TrainyardError) as raised:
         send_part(b, read_part(b), str(tmp_path / "file"), "", lambda _: None)
     assert str(tmp_path / "file") in str(raised.value)
+
+
+def test_location_is_checked_before_the_job(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    for location in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(PlaceUnwritable) as raised:
+            collect.check_location(str(location))
+        assert "--collect" in str(raised.value)
+    collect.check_location(str(tmp_path / "new" / "folder"))
+    assert list((tmp_path / "new" / "folder").iterdir()) == []
+    for location in ("", "s3://bucket/job"):
+        collect.check_location(location)
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", "1e9"])

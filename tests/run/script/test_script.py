@@ -19,7 +19,7 @@ from trainyard.job import SCRIPT, Job, Measure, Recipe
 from trainyard.record import Run, Sample
 from trainyard.report.view.build_analysis import analyse_run
 from trainyard.run.local import harness
-from trainyard.run.script import step_mark
+from trainyard.run.script import run_command, step_mark
 from trainyard.run.script.run_command import INJECT
 from trainyard.run.session import Session
 from trainyard.store.store import Store, now
@@ -374,6 +374,12 @@ def test_what_is_neither_a_job_nor_a_program(tmp_path):
     assert done.returncode == 2
     assert code_of(done.stderr) == "bad-input"
     assert missing_values(done.stderr, "no-such-program", "PATH") == []
+
+
+def test_missing_torchrun_names_the_module(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with refused(BadInput, "torchrun", "torch.distributed.run"):
+        run_command.execute(["torchrun", "x.py"], Measure(), Session(Store(tmp_path / "store")))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties.test_trace_properties import cpu_traces, rank_traces
-from tests.trace.whatif.test_what_if import cpu_rank, graphs, late_rank, read_all
+from tests.trace.whatif.test_what_if import HOST_BOUND, cpu_rank, graphs, late_rank, read_all
 from tests.trace_maker import trace
 from trainyard.report.view.critical_path import critical_path_of, tables
 from trainyard.trace.align.steps import StepPart
@@ -91,6 +91,20 @@ def test_the_path_runs_on_the_late_rank(tmp_path):
     assert (result.ranks[0].rank, result.one_clock) == (1, True)
     # The late rank's product of 50 ns, then the transfer of 10 ns; its kernels start at 10.
     assert [(share.resource, share.ns) for share in result.shares] == [("device", 50), ("communication", 10)]
+
+
+def test_calls_are_launches_rather_than_pieces_of_host_time(tmp_path):
+    result = check_sums(measure(read_all(tmp_path, HOST_BOUND), "all"))
+    # The host runs from 7 to 55 in several activities, until the launch of the elementwise kernel.
+    counts = {(op.name, op.resource): op.count for op in result.ops}
+    assert counts["elementwise_kernel", "host"] == 1
+    assert counts["gemm", "device"] <= 2
+
+
+def test_launches_without_duration_are_no_host_time(tmp_path):
+    document = trace(device=[("gemm", 7, 0, 10, 0), ("gemm", 7, 60, 70, 10)], launch_ns=0)
+    result = check_sums(measure(read_all(tmp_path, document), "all"))
+    assert [(share.resource, share.ns) for share in result.shares] == [("unexplained", 50), ("device", 20)]
 
 
 def test_titles_serve_as_heads_of_the_first_columns(tmp_path):

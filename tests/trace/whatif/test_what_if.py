@@ -320,6 +320,7 @@ def test_invalid_suppositions_are_refused_with_a_next_step(text, kind, values):
         ("network=2x", ["network=2x", "collective"]),
         ("data_wait=0", ["data_wait=0", "compute/elementwise, compute/matmul, launch_gap/launch"]),
         ("op:aten::conv2d=2x", ["op:aten::conv2d=2x"]),
+        ("op:aten::mn=2x", ["op:aten::mn=2x", "'aten::mm'"]),
         ("op:aten::mm=roofline", ["op:aten::mm=roofline", "2x"]),
     ],
 )

@@ -164,9 +164,10 @@ class Supervision:
             ]
             self._launch(now, members[:size])
         elif now.seconds >= self._deadline_s + GIVE_UP_S:
-            absent = show_ranges(sorted(set(range(self.spec.nodes)) - set(live)))
+            absent = sorted(set(range(self.spec.nodes)) - set(live))
+            nodes = f"{'node' if len(absent) == 1 else 'nodes'} {show_ranges(absent)}"
             available = f"{len(live)} of {counted(self.spec.nodes, 'node')}"
-            self.abort(now, f"only {available} came, but the job needs {min(sizes)}: missing are {absent}")
+            self.abort(now, f"{available} are available, but the job needs {min(sizes)}; missing: {nodes}")
 
     def _launch(self, now: Now, members: list[Member]) -> None:
         """Plan a new generation of ranks on `members`, with a store of its own, and log the change of nodes."""

@@ -29,8 +29,8 @@ from trainyard.report.view.build_view import view_of
 from trainyard.report.view.price_text import explain_price
 from trainyard.report.view.view import View
 
-_MOST_ACCOUNTS, _MOST_FINDINGS, _MOST_NOTES = 9, 3, 2
-"""Maximum number of rows of each kind."""
+_MOST_ACCOUNTS, _MOST_FINDINGS, _MOST_NOTES, _MOST_RULES = 9, 3, 2, 4
+"""Maximum number of rows of each kind, and of rules named in the row of small findings."""
 _NOTE_LENGTH = 320
 """Maximum length of a note in characters."""
 _SMALL_SAVING = 0.001
@@ -115,7 +115,9 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
     if folded:
         more = "more " * bool(shown or leading)
         counted = units.counted(len(folded), f"{more}finding")
-        parts.append(Text(f"{counted} would save less than {100 * _SMALL_SAVING:g} % of the step", style="dim"))
+        rules = units.listed(sorted({finding.rule for finding in folded}), _MOST_RULES)
+        saving = f"would save less than {100 * _SMALL_SAVING:g} % of the step"
+        parts.append(Text(f"{counted} {saving}: {rules}", style="dim"))
     notes = [shortened(plain(note), _NOTE_LENGTH) for note in view.notes[:_MOST_NOTES]]
     return [*parts, *(Text(f"note: {note}", style="dim") for note in notes)]
 

@@ -23,6 +23,9 @@ from trainyard.trace.whatif.profile_ops import Draft, HostTimeline, Pauses, add_
 def add_device_host(draft: Draft, rank_index: int, events: Events, context: Context, begin: I64, end: I64) -> I64:
     """Adds a rank's host ops to `draft` and returns their numbers, in order of time; none without host spans.
 
+    A file of a compiled schedule records no host: its reader derives launches, which take no time, from the device
+    work. It has no host ops either, so that a wait between two rows is a delay without a recorded cause.
+
     Device work needs the host op before its launch; host ops after a synchronising call need the work that the call
     waited for. `context`: causes of host spans; `begin`, `end`: ops of each row of the work.
     """
@@ -31,6 +34,8 @@ def add_device_host(draft: Draft, rank_index: int, events: Events, context: Cont
         return np.empty(0, np.int64)
     rows = np.flatnonzero(work.call >= 0)
     launched = host.start[work.call[rows]]
+    if len(rows) and (host.stop[work.call[rows]] == launched).all():
+        return np.empty(0, np.int64)
     line = _host_timeline(draft, events, context)
     cuts = np.array([time for mark in events.marks for time in (mark.start, mark.stop)], np.int64)
     ops = add_host(draft, rank_index, line, cuts, _find_pauses(events, end), mark_of(events))

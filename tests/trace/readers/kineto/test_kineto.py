@@ -174,6 +174,9 @@ def test_damaged_file_gives_one_error_with_its_path(kind, tmp_path):
 _MANY = trace(device=[("gemm", 7, 100 * number, 100 * number + 60, 100 * number) for number in range(50)])
 
 
+_HOST_ONLY = trace(host=[("aten::mm", 1, 100 * number, 100 * number + 60, "cpu_op") for number in range(50)])
+
+
 @pytest.mark.parametrize("name", ["t.json", "t.json.gz"])
 def test_truncated_file_is_analysed_with_a_note(name, tmp_path):
     path = write(tmp_path, _MANY, name)
@@ -182,6 +185,17 @@ def test_truncated_file_is_analysed_with_a_note(name, tmp_path):
     measured = measure(read([path]))
     assert 60 < measured.mean.wall_ns < 4960
     assert any("The complete events are analysed" in note and "ends" in note for note in measured.notes)
+
+
+@pytest.mark.parametrize(("document", "warned"), [(_HOST_ONLY, True), (_MANY, False)])
+def test_truncated_host_events_warn_of_lost_device_events(document, warned, tmp_path):
+    path = write(tmp_path, document)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 3 // 4])
+    notes = measure(read([path])).notes
+    assert any("may have lost device events" in note for note in notes) == warned
+    path.write_bytes(data)
+    assert not any("lost device events" in note for note in measure(read([path])).notes)
 
 
 def test_damaged_gzip_gives_the_events_before_the_damage(tmp_path):
