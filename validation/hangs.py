@@ -49,7 +49,7 @@ class Trial(NamedTuple):
 
 def draw_plan(kind: str, draw: random.Random) -> HangPlan:
     """A random plan with this fault, which affects at least two ranks. The first steps run without it, so that a rank's
-    earlier steps show what it usually does. The size of an all-to-all may differ between ranks, and a barrier has none,
+    earlier steps show its usual operations. The size of an all-to-all may differ between ranks, and a barrier has none,
     so that they are not used for a wrong size or number format."""
     while True:
         world = draw.randint(2, 4)
@@ -160,11 +160,11 @@ def _process_state(pid: int) -> str:
 
 def _collect(pids: dict[int, int], exits: dict[int, int], states: dict[int, str], folder: Path) -> None:
     """Have each rank that runs write its flight record, and wait for the files."""
-    asked = [rank for rank in pids if rank not in exits and states[rank] != "T"]
-    for rank in asked:
+    signalled = [rank for rank in pids if rank not in exits and states[rank] != "T"]
+    for rank in signalled:
         os.kill(pids[rank], SIGNAL)
     deadline_s = time.monotonic() + DUMP_S
-    while time.monotonic() < deadline_s and not all((folder / f"rank{rank}.flight").exists() for rank in asked):
+    while time.monotonic() < deadline_s and not all((folder / f"rank{rank}.flight").exists() for rank in signalled):
         time.sleep(0.02)
 
 

@@ -177,13 +177,13 @@ def differences(call: Call, other: Call, exact: bool = False) -> set[str]:
     """
     if [_kind(operation) for operation in call.operations] != [_kind(operation) for operation in other.operations]:
         return {"operation"}
-    found = set()
+    differences = set()
     for mine, theirs in zip(call.operations, other.operations, strict=True):
         if _dtypes(mine) and _dtypes(theirs) and _dtypes(mine) != _dtypes(theirs):
-            found.add("dtype")
+            differences.add("dtype")
         if not _sizes_match(mine, theirs, exact):
-            found.add("size")
-    return found
+            differences.add("size")
+    return differences
 
 
 def _kind(operation: Operation) -> tuple[str, int, int]:
