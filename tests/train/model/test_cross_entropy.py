@@ -40,7 +40,7 @@ def test_loss_and_gradient_match_torch(seed, rows, classes, dtype, chunk):
         got = cross_entropy.cross_entropy(ours * 1, targets)
         (got * 3.0).backward()
     assert got.dtype == torch.float32
-    assert float(got) == pytest.approx(float(loss), rel=1e-5, abs=1e-5)
+    assert got.item() == pytest.approx(loss.item(), rel=1e-5, abs=1e-5)
     ulps = {"float32": 1e-5, "bfloat16": 8e-3, "float16": 1e-3}[dtype]
     assert torch.allclose(ours.grad, gradient, rtol=ulps, atol=1e-6)
 
