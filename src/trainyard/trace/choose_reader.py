@@ -103,6 +103,12 @@ def _read_unpacked(reader: plugins.Reader, file: Path, text: UnpackedText, how: 
 def refusal(file: Path) -> BadFile:
     """The error for a file that no reader recognises."""
     refused = recognise(file)
-    return BadFile(
-        f"{file}: {refused.reason}.", refused.next_step or f"Readers: {', '.join(plugins.names('readers'))}."
+    return BadFile(f"{file}: {refused.reason}.", refused.next_step or _list_readers())
+
+
+def _list_readers() -> str:
+    """The next step for a file of an unknown kind: what to export, and the names of the readers."""
+    return (
+        "Pass an export of torch.profiler (export_chrome_trace), rocprofv3, Nsight Systems, XLA or neuron-profile; "
+        f"docs/how-to/profile-your-job.md has the commands. Readers: {', '.join(plugins.names('readers'))}."
     )

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from tests.refused import refused
+from tests.refused import missing_values, refused
 from tests.train.checkpoint.test_checkpoint import MANIFEST
 from trainyard.errors import BadInput, BadJob, RankDied
 from trainyard.job import Checkpoint, Job, Layout, Measure, Recipe, Recovery
@@ -63,6 +63,9 @@ def test_resume_sentence_names_the_last_checkpoint_or_none(tmp_path: Path) -> No
     shelve(tmp_path, 9)
     sentence = resume_hint.resume_sentence(tmp_path, JOB)
     assert sentence == f"`trainyard run resume {tmp_path.name}` resumes from its checkpoint after step 10 of 20."
+    of_several_hosts = resume_hint.resume_sentence(tmp_path, JOB, "4711")
+    assert missing_values(of_several_hosts, "4711", "step 10 of 20") == []
+    assert "trainyard run resume" not in of_several_hosts
     (CheckpointStore(tmp_path).folder(9) / "manifest.json").write_text("{}")
     assert "after step 5 of 20" in resume_hint.resume_sentence(tmp_path, JOB)
 

@@ -9,7 +9,10 @@ _NS_OF_UNIT = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
 
 
 def show_interval(interval_ns: tuple[int, int]) -> str:
-    """The interval in one unit, that of its larger bound: `80 % interval 38.0 to 42.0 ms`."""
+    """The interval in one unit, that of its larger bound: `80 % interval 38.0 to 42.0 ms`; `0 ns in every step` if both
+    bounds are 0."""
+    if not any(interval_ns):
+        return "0 ns in every step"
     unit = units.show_time(max(map(abs, interval_ns))).rsplit(" ", 1)[1]
     low, high = (f"{ns / _NS_OF_UNIT[unit]:z.1f}" for ns in interval_ns)
     return f"80 % interval {low} to {high} {unit}"

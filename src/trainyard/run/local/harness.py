@@ -39,7 +39,7 @@ from trainyard.run.resume import resume_hint, shrink_job
 from trainyard.run.session import WORKER, Session
 from trainyard.store.disk_space import write_whole
 from trainyard.store.run_folder import rank_files
-from trainyard.store.store import Store, new_id, now
+from trainyard.store.store import new_id, now
 from trainyard.train.data import text
 from trainyard.train.rules import device_rules, memory_rules
 from trainyard.units import counted, show_size
@@ -253,10 +253,10 @@ def _run_to_end(started: StartedRun, session: Session, vendors: Mapping[str, Ven
             missing = describe_missing_samples(measured_run, event_log.read(folder))
             measured_run = replace(measured_run, part_notes=missing)
         if status.state != "ended":
-            raise _ended_early(status, measured_run, folder, session.store)
+            raise _ended_early(status, measured_run, folder, session)
         return book_traces(measured_run, folder, session)
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note(f"run {run.id}: {resume_hint.resume_sentence(folder, run.job)}")
+        interrupt.add_note(f"run {run.id}: {resume_hint.resume_sentence(folder, run.job, _host_job_id(session))}")
         raise
 
 
@@ -271,14 +271,19 @@ def _say_collected(collected: Collected, say: Callable[[str], None]) -> None:
         say(sentence)
 
 
-def _ended_early(status: JobStatus, run: Run, folder: Path, store: Store) -> TrainyardError:
+def _host_job_id(session: Session) -> str:
+    """The id of a job on several hosts; empty for a job on this host."""
+    return session.hosts.job_id if session.hosts is not None else ""
+
+
+def _ended_early(status: JobStatus, run: Run, folder: Path, session: Session) -> TrainyardError:
     """Store `run`, the measurements so far, as failed; return the error to raise for the job's last `status`.
 
-    Its advice contains the command that resumes the run.
+    Its advice explains how to resume the run.
     """
-    store.finish(mark_failed(run, status.reason))
+    session.store.finish(mark_failed(run, status.reason))
     resume_sentence, stored_sentence = (
-        resume_hint.resume_sentence(folder, run.job),
+        resume_hint.resume_sentence(folder, run.job, _host_job_id(session)),
         f"The measurements so far are stored as run {run.id}.",
     )
     if status.state == "preempted":

@@ -13,9 +13,12 @@ def saved_steps(folder: Path) -> int:
     return CheckpointStore(folder).newest() + 1
 
 
-def resume_sentence(folder: Path, job: Job) -> str:
-    """A sentence with the command that resumes a run, and the step from which it resumes."""
+def resume_sentence(folder: Path, job: Job, job_id: str = "") -> str:
+    """A sentence on how to resume a run, and the step from which it resumes. `job_id`: id of a job on several hosts,
+    whose nodes are started again; empty if `trainyard run resume` resumes it."""
     command, steps = f"`trainyard run resume {folder.name}`", saved_steps(folder)
+    if job_id:
+        command = f"the job, if all nodes start again with the job id {job_id},"
     if steps:
         return f"{command} resumes from its checkpoint after step {steps} of {job.measure.in_all}."
     reason = "none was saved yet" if job.checkpoint.interval else "set [checkpoint] interval = N to save some"
