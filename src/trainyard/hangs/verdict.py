@@ -12,10 +12,10 @@ from trainyard.code_location import CodeLocation
 
 class RankActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The activity of a rank when it hung. `activity`: `waits` in the collective, `ended` it, `not_entered`, `left`
-    (its process ended), `stopped`, or `no_record`. `operation`, `elements`, `dtype`: of its call in this collective, or of
-    its last call if it did not enter. `location`: the line of code that issued the call, or the line at which the rank
-    is if it did not enter; None if unknown. `last_ended`: sequence number of the last collective of the group that it
-    ended, -1 if unknown."""
+    (its process ended), `stopped`, or `no_record`. `operation`, `elements`, `dtype`: of its call in this collective,
+    or of its last call if it did not enter. `location`: the line of code that issued the call, or the line at which
+    the rank is if it did not enter; None if unknown. `last_ended`: sequence number of the last collective of the
+    group that it ended, -1 if unknown."""
 
     rank: int
     activity: Literal["waits", "ended", "not_entered", "left", "stopped", "no_record"]
