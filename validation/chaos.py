@@ -49,10 +49,9 @@ HEAD = """# Chaos
 
 How jobs recover from injected faults. Each trial trains `examples/chaos.toml` (two ranks on two nodes, a
 checkpoint every {every} steps, `hang_timeout_s = {hang:g}`, backend {backend}) and injects one fault before one of
-three steps chosen at random; then the losses of every step after the fault, including repeated steps, are
-compared with those of a run without faults. `make chaos` runs the missing trials,
-`python -m validation.chaos --write` writes this page, and `trainyard run chaos PLAN.toml JOB.toml`
-does the same for your own job.
+three steps chosen at random; then the losses of every step after the fault, including repeated steps, are compared
+with those of a run without faults. `make chaos` runs the missing trials, `python -m validation.chaos --write` writes
+this page, and `trainyard run chaos PLAN.toml JOB.toml` does the same for your own job.
 
 {count} trials, last on {date}, with torch {torch}, Python {python}, on {cores} cores{load}.
 

@@ -21,7 +21,7 @@ DEVICE_FAULTS = ("device_stuck", "network")
 OPERATIONS = ("all_reduce", "broadcast", "_all_gather_base", "_reduce_scatter_base")
 STACKS = {
     "host_stuck": '  File "/job/io.py", line 7 in read\n  File "/job/train.py", line 3 in main\n',
-    "data_loader": '  File "/queue.py", line 9 in get\n  File "/x/torch/utils/data/dataloader.py", line 5 in _next\n',
+    "data_loader": '  File "/py/queue.py", line 9 in get\n  File "/x/torch/utils/data/dataloader.py", line 5 in get\n',
 }
 
 

@@ -35,7 +35,7 @@ def judge(job: Job, form: str = "pickle", with_state: bool = True, **options: ob
 
 @pytest.mark.parametrize("kind", [*PROGRAM_FAULTS, *HOST_FAULTS, *DEVICE_FAULTS])
 def test_verdicts_on_recorded_nccl_dumps(kind: str) -> None:
-    chance = random.Random(kind)  # noqa: S311 - no secret
+    chance = random.Random(kind)  # noqa: S311
     exact, wrong = 0, []
     for number in range(40):
         job = draw(kind, chance)
@@ -51,7 +51,7 @@ def test_verdicts_on_recorded_nccl_dumps(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["dead_process", "stopped_process", "host_stuck", "data_loader"])
 def test_dumps_alone_name_the_rank_and_allow_the_kind(kind: str) -> None:
-    chance = random.Random(kind)  # noqa: S311 - no secret
+    chance = random.Random(kind)  # noqa: S311
     for _ in range(20):
         job = draw(kind, chance)
         result = judge(job, with_state=False)
@@ -61,7 +61,7 @@ def test_dumps_alone_name_the_rank_and_allow_the_kind(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", [*PROGRAM_FAULTS, *HOST_FAULTS])
 def test_overwritten_buffers_still_name_the_rank(kind: str) -> None:
-    chance = random.Random(kind)  # noqa: S311 - no secret
+    chance = random.Random(kind)  # noqa: S311
     for _ in range(20):
         job = draw(kind, chance)
         result = judge(job, buffer=max(2 * len(job.slots), 6))

@@ -82,6 +82,8 @@ def kind_of_order(table: CollectiveTable, call: Call, expected: Call) -> tuple[s
         if not following and not issued_later and _is_further_down(call, expected):
             return "missing_collective", ("wrong_order",)
         return "wrong_order", ()
+    if issued_later and _continues(following, [call, *issued_later]):
+        return "missing_collective", ()
     if any(is_same_call(other, expected) for other in issued_later[: len(following)]):
         return "wrong_order", ()
     lines = [is_same_line(other, call) for other in is_later]
@@ -92,6 +94,15 @@ def kind_of_order(table: CollectiveTable, call: Call, expected: Call) -> tuple[s
     if None in lines:
         return "missing_collective", ("wrong_order",)
     return "wrong_order", ()
+
+
+def _continues(following: Sequence[Call], issued: Sequence[Call]) -> bool:
+    """Whether the issued calls are a part of the following ones, or begin with the end of them."""
+    for start, other in enumerate(following):
+        if is_same_call(other, issued[0]):
+            rest = following[start:]
+            return all(is_same_call(one_call, own) for one_call, own in zip(rest, issued, strict=False))
+    return False
 
 
 def _is_same_location(call: Call, other: Call) -> bool:
@@ -122,7 +133,9 @@ def _kind(table: CollectiveTable, call: Call, expected: Call) -> tuple[str, tupl
         if None in lines:
             return "missing_collective", (_unequal_kind(differs), "wrong_order")
         if not is_expected_line:
-            return "wrong_order", ()
+            # Neighbours are swapped, while an equal size further away may be a coincidence.
+            is_next = is_same_call(_following(table, call, expected)[0], call)
+            return ("wrong_order", ()) if is_next else (_unequal_kind(differs), ("wrong_order",))
     return _unequal_kind(differs), ()
 
 

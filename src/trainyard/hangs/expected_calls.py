@@ -48,12 +48,13 @@ def _previous_position(keys: Sequence[object]) -> tuple[int, int]:
 
 
 def conforms(calls: Sequence[Call], index: int, exact: bool = False) -> bool | None:
-    """Whether `calls[index]` is the call that the rank's history predicts, in operation, group, size and number format;
-    None if the history predicts nothing. `exact`: as for `differences`."""
+    """Whether `calls[index]` is the call that the rank's history predicts, in operation, group, size, number format and
+    line of code; None if the history predicts nothing. `exact`: as for `differences`."""
     expected = expected_calls(calls, index)
     if not expected:
         return None
-    return is_same_call(expected[0], calls[index], exact)
+    call = calls[index]
+    return is_same_call(expected[0], call, exact) and is_same_line(expected[0], call) is not False
 
 
 def is_same_call(call: Call, other: Call, exact: bool = False) -> bool:

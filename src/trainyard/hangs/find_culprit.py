@@ -17,7 +17,7 @@ from trainyard.hangs.absent_ranks import ended_or_stopped, why_absent
 from trainyard.hangs.collectives import Call, CollectiveTable
 from trainyard.hangs.describe_hang import describe
 from trainyard.hangs.deviations import Culprits, deviating_ranks, irregular_ranks, kind_of_order, uneven_culprits
-from trainyard.hangs.expected_calls import expected_calls
+from trainyard.hangs.expected_calls import conforms, expected_calls
 from trainyard.hangs.flight_record import SCHEDULED, STARTED, FlightRecord
 from trainyard.hangs.unfinished import Unfinished, independent, unfinished_collectives
 from trainyard.hangs.verdict import HangAnalysis
@@ -48,7 +48,8 @@ def _decide(table: CollectiveTable, unfinished: list[Unfinished]) -> tuple[Culpr
     if decided := [pair for pair in judged if pair[0].kind != "cannot_tell"]:
         return decided[0]
     if waiting and not judged:
-        return _judge_cycle(table, waiting), waiting[0]
+        culprits = _judge_cycle(table, waiting)
+        return culprits, next((item for item in waiting if set(culprits.ranks) & set(item.absent)), waiting[0])
     if differing:
         first = min(differing, key=lambda item: item.created_ns)
         return deviating_ranks(table, first.entered), first
@@ -125,28 +126,27 @@ def _judge_cycle(table: CollectiveTable, waiting: list[Unfinished]) -> Culprits:
         for rank, call in item.entered.items():
             if not call.is_ended and (rank not in first_calls or call.index < first_calls[rank].index):
                 first_calls[rank] = call
-    ranks, reason = irregular_ranks(table, first_calls), "it departs from its earlier steps, which its peers repeat"
-    if not ranks:
-        ranks, reason = _minority(table, first_calls), "most ranks of the same groups enter them in another order"
-    if not ranks:
-        involved = tuple(sorted(first_calls))
-        return Culprits("wrong_order", involved, "they wait for each other in collectives of different groups")
-    call = first_calls[ranks[0]]
-    expected = next(iter(expected_calls(table.by_rank[ranks[0]], call.index)), None)
-    if expected is None:
-        expected = next(
-            (
-                other
-                for item in waiting
-                for other in item.entered.values()
-                if ranks[0] in item.absent and other.rank not in ranks
-            ),
-            None,
-        )
-    if expected is None:
-        return Culprits("wrong_order", ranks, reason)
-    kind, alternatives = kind_of_order(table, call, expected)
-    return Culprits(kind, ranks, reason, alternatives)
+    departures = {rank: call for rank in first_calls if (call := _departure(table, waiting, rank, first_calls[rank]))}
+    if 0 < len(departures) < len(first_calls):
+        ranks, reason = tuple(sorted(departures)), "it departs from its earlier steps, which its peers repeat"
+        call = departures[ranks[0]]
+        expected = expected_calls(table.by_rank[ranks[0]], call.index)[0]
+        kind, alternatives = kind_of_order(table, call, expected)
+        return Culprits(kind, ranks, reason, alternatives)
+    if ranks := _minority(table, first_calls):
+        return Culprits("wrong_order", ranks, "most ranks of the same groups enter them in another order")
+    involved = tuple(sorted(first_calls))
+    return Culprits("wrong_order", involved, "they wait for each other in collectives of different groups")
+
+
+def _departure(table: CollectiveTable, waiting: list[Unfinished], rank: int, last: Call) -> Call | None:
+    """The first call with which a rank departs from its earlier steps, of those after its last call in a group whose
+    collective it is missed in, up to `last`, in which it waits; None if it repeats its earlier steps."""
+    calls = table.by_rank[rank]
+    missed = {item.group: item.sequence for item in waiting if rank in item.absent}
+    earlier = [call.index for call in calls if call.sequence < missed.get(call.group, 0)]
+    first = max(earlier, default=last.index - 1) + 1
+    return next((call for call in calls[first : last.index + 1] if conforms(calls, call.index) is False), None)
 
 
 def _minority(table: CollectiveTable, first_calls: dict[int, Call]) -> tuple[int, ...]:

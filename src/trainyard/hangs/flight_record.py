@@ -7,10 +7,13 @@ which the rank issued them. Index space: a member of a process group is a global
 from __future__ import annotations
 
 import math
+import re
 from typing import NamedTuple
 
 from trainyard.code_location import SYSTEM, CodeLocation, owner_of
 
+_TORCH = re.compile(r"[/\\]torch[/\\](distributed|nn|autograd|_\w+)[/\\]")
+"""Folders of torch, also in a source checkout."""
 SCHEDULED, STARTED, COMPLETED = range(3)
 """States of an operation: issued by the host, begun on the device, and ended on the device."""
 
@@ -61,7 +64,7 @@ class Operation(NamedTuple):
 def user_location(stack: tuple[CodeLocation, ...]) -> CodeLocation | None:
     """The innermost call of a stack (innermost first) that is outside torch and the standard library, else the
     innermost one; None for an empty stack."""
-    users = (call for call in stack if owner_of(call.file) != SYSTEM)
+    users = (call for call in stack if owner_of(call.file) != SYSTEM and not _TORCH.search(call.file))
     return next(users, stack[0] if stack else None)
 
 

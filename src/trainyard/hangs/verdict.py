@@ -12,10 +12,10 @@ from trainyard.code_location import CodeLocation
 
 class RankActivity(msgspec.Struct, frozen=True, kw_only=True):
     """The activity of a rank when it hung. `activity`: `waits` in the collective, `ended` it, `not_entered`, `left`
-    (its process ended), `stopped`, or `no_record`. `operation`, `elements`, `dtype`: of its call in this collective, or
-    of its last call if it did not enter. `location`: the line that issued the call, or the line at which the rank
-    is if it did not enter; None if unknown. `last_ended`: sequence number of the last collective of the group that it
-    ended, -1 if unknown."""
+    (its process ended), `stopped`, or `no_record`. `operation`, `elements`, `dtype`: of its call in this collective,
+    or of its last call if it did not enter. `location`: the line of code that issued the call, or the line at which
+    the rank is if it did not enter; None if unknown. `last_ended`: sequence number of the last collective of the
+    group that it ended, -1 if unknown."""
 
     rank: int
     activity: Literal["waits", "ended", "not_entered", "left", "stopped", "no_record"]
@@ -29,8 +29,8 @@ class RankActivity(msgspec.Struct, frozen=True, kw_only=True):
 class HangAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on a hang.
 
-    `kind`: a key of words.HANGS. `ranks`: the culprits as global ranks; several if they cannot be distinguished or all
-    are at fault, none if the records do not decide. `alternatives`: other kinds that the records allow. `group`,
+    `kind`: a key of words.HANGS. `ranks`: the culprits as global ranks; several if they cannot be told apart or all are
+    at fault, none if the records do not decide. `alternatives`: other kinds that the records allow as well. `group`,
     `description`: name and description of the process group, `members`: its global ranks; `sequence`: number of the
     collective in it, -1 if the verdict needs none; `operation`: its name. `summary`: one sentence; `evidence`: the
     facts behind it; `remedy`: the next step. `activities`: of each member. `world`: number of ranks of the job;
