@@ -39,9 +39,11 @@ def test_other_nodes_write_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (tmp_path / "node1" / EXIT_CODE).exists()
 
 
+@pytest.mark.torch
 def test_unwritable_folder_of_a_node_names_its_option(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("torch")
     monkeypatch.setenv(TOKEN, "secret")
     (tmp_path / "file").write_text("in the way")
     before = signal.getsignal(signal.SIGTERM)

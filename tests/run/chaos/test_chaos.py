@@ -70,7 +70,8 @@ def fault(kind: str, step: int = 7, target: int = 0) -> Fault:
 
 
 def test_every_injection_maps_to_a_reportable_fault() -> None:
-    assert {injection.blamed for injection in words.ALL_INJECTIONS.values()} == words.FAULTS.keys()
+    blamed = {injection.blamed for injection in words.ALL_INJECTIONS.values()}
+    assert blamed == words.FAULTS.keys() - {"command_death"}  # of `trainyard run -- COMMAND`, which is not a job
     for injection in words.ALL_INJECTIONS.values():
         assert injection.means.endswith(".")
 

@@ -4,7 +4,6 @@ from math import log, pi, sqrt
 
 import numpy as np
 import pytest
-from scipy import stats
 
 pytestmark = pytest.mark.torch
 COUNT = 400_000
@@ -21,6 +20,8 @@ def drawn(distribution, seed=5, name="layers.0.mlp.up.weight", count=COUNT):
 
 
 def cases():
+    from scipy import stats
+
     from trainyard.train.model.distributions import Normal, Uniform
 
     return {
@@ -36,6 +37,8 @@ def test_values_follow_the_distribution(name):
     """Mean, variance and the Kolmogorov-Smirnov statistic, at 5 standard errors, for each of the four places in a block
     too. The seed is fixed."""
     pytest.importorskip("torch")
+    from scipy.stats import kstest
+
     distribution, expected = cases()[name]
     values = drawn(distribution)
     for sample in (values, *values.reshape(-1, 4).T):
@@ -43,7 +46,7 @@ def test_values_follow_the_distribution(name):
         assert abs(sample.mean()) < 5 * error
         kurtosis = float(expected.stats(moments="k")) + 3
         assert sample.var() == pytest.approx(expected.var(), rel=5 * sqrt((kurtosis - 1) / len(sample)))
-        assert stats.kstest(sample, expected.cdf).pvalue > 1e-4
+        assert kstest(sample, expected.cdf).pvalue > 1e-4
     low, high = expected.support()
     assert low <= values.min() and values.max() <= high  # noqa: PT018 - bounds of one range
 
