@@ -271,7 +271,7 @@ def fault(step, folder):
 def test_a_loader_that_returns_no_batch_is_named(runs: Runs, restarts: int) -> None:
     result = runs.run(STOP_LOADER, workers=1, restarts=restarts, hang_timeout_s=12.0)
     assert [(incident["kind"], incident["rank"]) for incident in result.incidents] == [("hang", 1)]
-    assert "waits for data" in result.incidents[0]["summary"]
+    assert result.incidents[0]["verdict"] == "data_loader"
     if restarts:
         assert (result.code, result.run["state"]) == (0, "complete")
         assert result.losses == runs.expected_losses(), "a loader's process reads the same batches"
