@@ -53,9 +53,9 @@ class FaultInjector:
         """Whether this rank injects the fault: the first rank of a node for the node, rank 0 for the job. Rank and node
         numbers are those of the plan only while all nodes are present."""
         if fault.node >= 0:
-            all_nodes_run = int(os.environ.get("GROUP_WORLD_SIZE", "1")) == self.job.recovery.nodes
-            first_rank = fault.node * self.ranks.local_world
-            return all_nodes_run and self.ranks.rank == first_rank
+            nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
+            first_rank = fault.node * (self.ranks.world // nodes)
+            return nodes == self.job.recovery.nodes and self.ranks.rank == first_rank
         return self.ranks.rank == max(fault.rank, 0)
 
     def __call__(self, step: int) -> None:
