@@ -244,7 +244,7 @@ def _offloaded_rank(rank, job, path, pipe):
     device_rules.check = lambda recipe, vendor: None
     with process_group.process_group_context(process_group.find_ranks("cpu"), f"file://{path}"):
         trainer = Trainer(job, process_group.find_ranks("cpu"), Language(job), Bytes(job), model_flops=0)
-        state = trainer.parallel_model.modules[0]._get_fsdp_state()
+        state = next(iter(trainer.parallel_model.modules[0].layers.values()))._get_fsdp_state()
         results = [trainer(step) for step in range(STEPS)]
         pipe.send((results, type(state._fsdp_param_group.offload_policy).__name__))
 
