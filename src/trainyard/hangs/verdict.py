@@ -29,8 +29,8 @@ class RankActivity(msgspec.Struct, frozen=True, kw_only=True):
 class HangAnalysis(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict on a hang.
 
-    `kind`: a key of words.HANGS. `ranks`: the culprits as global ranks; several if they cannot be told apart or all are
-    at fault, none if the records do not decide. `alternatives`: other kinds that the records allow as well. `group`,
+    `kind`: a key of words.HANGS. `ranks`: the culprits as global ranks; several if they cannot be distinguished or all
+    are at fault, none if the records do not decide. `alternatives`: other kinds that the records allow. `group`,
     `description`: name and description of the process group, `members`: its global ranks; `sequence`: number of the
     collective in it, -1 if the verdict needs none; `operation`: its name. `summary`: one sentence; `evidence`: the
     facts behind it; `remedy`: the next step. `activities`: of each member. `world`: number of ranks of the job;
