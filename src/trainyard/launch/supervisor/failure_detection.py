@@ -13,7 +13,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, Literal, NamedTuple
+from functools import partial
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -23,21 +24,18 @@ from trainyard.launch.supervisor import find_cause, hang_records
 from trainyard.launch.supervisor.agent_reports import SILENT_S, AgentReports, Now
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.launch.supervisor.failure_report import Failure
+from trainyard.launch.supervisor.fault_causes import Cause, agent_death, rank_death, rank_hang
+from trainyard.launch.supervisor.hang_investigation import HangInvestigation, HungRank
 from trainyard.launch.supervisor.messages import AgentPlan, Member, RankReport
+from trainyard.launch.supervisor.progress_watch import ProgressWatch
 from trainyard.units import counted, show_ranges
 
 GIVE_UP_S = 60.0
 """Additional time to wait for the minimum number of nodes, after the wait for all of them."""
 SETTLE_S = 0.3
-"""Time for other reports to arrive after a failure was seen, or after the stacks last changed."""
-TOGETHER_S = 0.5
-"""Additional time without progress, in which ranks that hang together all exceed the limit."""
-STACKS_S, STACKS_MOST_S = 0.7, 6.0
-"""Time for the ranks to write their stacks: minimum, and maximum if some are missing or still growing."""
+"""Time for other reports to arrive after a failure was seen."""
 STOP_S = 10.0
 """Time for the ranks of a generation to end; nodes that still run some are then lost."""
-LONGER = {"starting": 5.0, "stepping": 1.0, "saving": 5.0, "finishing": 15.0}
-"""Multiples of `hang_timeout_s` that a rank may take in each phase."""
 
 
 class State(Enum):
@@ -58,14 +56,6 @@ class State(Enum):
     STOP = "stop"
     """Waits until no rank of the generation is left; then `GATHER`, unless the job is over. `STOP` again if it was
     asked to leave in the meantime."""
-
-
-class _Cause(NamedTuple):
-    """A failure and its time `at` in ns since the epoch. `node`: the failed node if no single rank is to blame."""
-
-    at: int
-    failure: Failure
-    node: int = -1
 
 
 class Supervision:
@@ -103,19 +93,10 @@ class Supervision:
         self._settle_began_s, self._deadline_s = now.seconds, now.seconds + spec.gather_s
         """Monotonic times: the change to `SETTLE`; the end of the current state's wait."""
         self.reports = AgentReports()
-        self._progress: dict[int, tuple[int, float]] = {}
-        """Rank -> (its last heartbeat count, monotonic seconds at which that changed)."""
+        self._progress = ProgressWatch()
         self._slowness = find_cause.Slowness()
-        self._ticks: dict[int, int] = {}
-        """CPU ticks by rank when the ranks were found to hang."""
-        self._only_still_rank = -1
-        """The rank without progress if its peers made some, else -1."""
-        self._hang_kind = ""
-        """The verdict on the current hang, a key of words.HANGS; empty if undecided."""
-        self._stacks_read: Mapping[int, str] = {}
-        """The stacks by rank as last read."""
-        self._stacks_settled_s = 0.0
-        """Monotonic time from which on unchanged stacks count as complete."""
+        self._investigation: HangInvestigation
+        """That of the current hang, set on the change to `STACKS`."""
         self._asked = ""
         """Why the ranks are asked to leave: "notice", "grow" (to more nodes), or empty if they are not."""
         self._ending: tuple[int, Failure | None] | None = None
@@ -178,7 +159,8 @@ class Supervision:
         self.events.append(
             JobEvent(type="launched", at=now.epoch, attempt=generation, nodes=len(members), message=change)
         )
-        self.state, self._progress, self._slowness, self._asked = State.RUN, {}, find_cause.Slowness(), ""
+        self._progress, self._slowness = ProgressWatch(), find_cause.Slowness()
+        self.state, self._asked = State.RUN, ""
 
     def _run(self, now: Now) -> None:
         """Watch the ranks; log slow ones, and ask all to leave after a notice or when more nodes are available."""
@@ -220,16 +202,16 @@ class Supervision:
 
     def _watch(self, now: Now, ranks: list[RankReport]) -> None:
         """Change the state if a rank or agent failed, all ranks have ended, or none makes progress."""
-        self._note_progress(now, ranks)
+        self._progress.note(now, ranks)
         if self._failed(ranks) or self._missing(now):
             self.state, self._settle_began_s, self._deadline_s = State.SETTLE, now.seconds, now.seconds + SETTLE_S
         elif self._all_reported(ranks) and all(rank.exit_code is not None for rank in ranks):
             self._all_ended(now, ranks)
-        elif still_ranks := self._without_progress(now, ranks):
-            self._ticks = {rank.rank: rank.ticks for rank in ranks}
-            self._only_still_rank = still_ranks[0] if len(still_ranks) == 1 < len(ranks) else -1
+        elif stalled := self._progress.stalled_ranks(now, ranks, self.spec.hang_timeout_s):
+            read_records = self._read_records and partial(self._read_records, self.plan.generation)
+            self._investigation = HangInvestigation(now, ranks, stalled, read_records)
             self._publish("stacks")
-            self.state, self._deadline_s = State.STACKS, now.seconds + STACKS_S
+            self.state = State.STACKS
 
     def _failed(self, ranks: list[RankReport]) -> list[RankReport]:
         """The ranks that ended abnormally. A rank without a heartbeat cannot save its state, and is killed on a request
@@ -258,27 +240,6 @@ class Supervision:
             message = f"asked to leave, it left {f'after step {step}' if step else 'before its first step'}"
         self._record(now, "preempted", now.epoch, -1, message)
         return Failure(rank=-1, pid=0, exit_code=LEFT, when=now.epoch / 1e9, last_words=message, kind="preempted")
-
-    def _note_progress(self, now: Now, ranks: list[RankReport]) -> None:
-        """Note the time of each rank's last new heartbeat."""
-        for rank in ranks:
-            known = self._progress.get(rank.rank)
-            if known is None or known[0] != rank.count:
-                self._progress[rank.rank] = (rank.count, now.seconds)
-
-    def _without_progress(self, now: Now, ranks: list[RankReport]) -> list[int]:
-        """The numbers of the ranks that have made no progress for longer than the limit; none if no rank has exceeded
-        it for `TOGETHER_S`.
-
-        The limit is `hang_timeout_s` times the longest factor of a running rank's phase. Ranks in lockstep exceed it
-        within moments of each other, so that none is reported until the last of them must have.
-        """
-        running = [rank for rank in ranks if rank.exit_code is None]
-        limit_s = self.spec.hang_timeout_s * max((LONGER[rank.phase] for rank in running), default=0.0)
-        still_s = {rank.rank: now.seconds - self._progress[rank.rank][1] for rank in running}
-        if max(still_s.values(), default=0.0) <= limit_s + TOGETHER_S:
-            return []
-        return [rank for rank, seconds in still_s.items() if seconds > limit_s]
 
     def _can_grow(self, now: Now, ranks: list[RankReport]) -> bool:
         """Whether the job can run on more nodes, and every rank has trained since its start and still does."""
@@ -310,12 +271,15 @@ class Supervision:
         ]
         causes = [self._agent_died(now, node) for node in missing]
         causes += [
-            self._hung(now, rank.rank, find_cause.STOPPED_EVIDENCE) if rank.exit_code is None else self._died(now, rank)
+            rank_hang(now, HungRank(rank.rank, find_cause.STOPPED_EVIDENCE, "stopped_process"), ranks)
+            if rank.exit_code is None
+            else rank_death(now, rank)
             for rank in blamed_ranks
         ]
         if not causes and failed:
-            cause = self._died(now, find_cause.first_to_die(failed))
-            verdict = hang_records.judge_hang(ranks, self._records(ranks))
+            cause = rank_death(now, find_cause.first_to_die(failed))
+            records = self._read_records(self.plan.generation, ranks) if self._read_records is not None else {}
+            verdict = hang_records.judge_hang(ranks, records)
             if verdict is not None and verdict.kind in hang_records.MISMATCHES:
                 words_of_rank = f"{hang_records.describe_verdict(verdict)}\n{cause.failure.last_words}"
                 cause = cause._replace(failure=replace(cause.failure, last_words=words_of_rank))
@@ -330,75 +294,17 @@ class Supervision:
 
         Lost agents are the cause if there are any; then a single rank without progress, unless it waits for data.
         """
-        if now.seconds < self._deadline_s:
-            return
-        running = [rank for rank in self.ranks() if rank.exit_code is None]
-        missing = self._missing(now)
-        stacks = {rank.rank: rank.stack for rank in running}
-        if stacks != self._stacks_read:  # the main thread's stack is written last
-            self._stacks_read, self._stacks_settled_s = stacks, now.seconds + SETTLE_S
-        incomplete = not all(stacks.get(rank.rank) for rank in running) or now.seconds < self._stacks_settled_s
-        incomplete |= self._read_records is not None and not all(rank.recorded_ns for rank in running)
-        must_wait = incomplete and not missing and not find_cause.stopped_ranks(running)
-        if must_wait and now.seconds < self._deadline_s + STACKS_MOST_S - STACKS_S:
+        ranks, missing = self.ranks(), self._missing(now)
+        running = [rank for rank in ranks if rank.exit_code is None]
+        if self._investigation.must_wait(now, running, is_node_lost=bool(missing)):
             return
         if missing:  # a replacement agent knows nothing of the ranks
             causes = [self._agent_died(now, node) for node in missing]
         else:
-            self._hang_kind = ""
-            if self._only_still_rank >= 0 and not find_cause.waits_for_data(stacks.get(self._only_still_rank, "")):
-                hung_ranks = [(self._only_still_rank, "it makes no progress, while its peers do")]
-            else:
-                hung_ranks = self._judge_hang(running, stacks)
-            causes = [self._hung(now, rank, evidence) for rank, evidence in hung_ranks]
+            causes = [rank_hang(now, hung, ranks) for hung in self._investigation.hung_ranks(ranks)]
         self._fault(now, causes)
 
-    def _judge_hang(self, running: list[RankReport], stacks: Mapping[int, str]) -> list[tuple[int, str]]:
-        """The hung ranks with their evidence, as `find_cause.hung_ranks`: by the flight records of all ranks, and by
-        stacks and CPU time if these do not decide. `running`: the ranks that have not ended; `stacks`: by rank."""
-        by_stacks = find_cause.hung_ranks(running, self._ticks, stacks)
-        self._hang_kind = find_cause.hang_kind(by_stacks, running, stacks)
-        verdict = hang_records.judge_hang(self.ranks(), self._records(running))
-        if verdict is None or find_cause.stopped_ranks(running):
-            return by_stacks
-        if verdict.kind == "network" and by_stacks[0][0] >= 0:
-            return by_stacks
-        self._hang_kind = verdict.kind
-        return [(rank, hang_records.describe_verdict(verdict)) for rank in verdict.ranks or (-1,)]
-
-    def _records(self, ranks: Sequence[RankReport]) -> Mapping[int, FlightRecord]:
-        """The flight records of `ranks` by rank; empty if ranks write none."""
-        return self._read_records(self.plan.generation, ranks) if self._read_records is not None else {}
-
-    def _died(self, now: Now, rank: RankReport) -> _Cause:
-        """The failure of a rank that ended, at the time (ns since the epoch) that it reported or its end was seen."""
-        failure = Failure(
-            rank=rank.rank,
-            pid=rank.pid,
-            exit_code=rank.exit_code or 0,
-            when=now.epoch / 1e9,
-            last_words=rank.reason,
-            shortage=rank.shortage,
-        )
-        return _Cause(at=rank.reported_ns or rank.ended_ns, failure=failure)
-
-    def _hung(self, now: Now, rank: int, evidence: str) -> _Cause:
-        """The failure of a hung rank (-1: of no particular one) with the `evidence` for it, at its last heartbeat."""
-        reports = [report for report in self.ranks() if report.rank == rank]
-        failed_at_ns = max(report.at for report in reports or self.ranks())
-        pid = reports[0].pid if reports else 0
-        failure = Failure(
-            rank=rank,
-            pid=pid,
-            exit_code=FAILED,
-            when=now.epoch / 1e9,
-            last_words=evidence,
-            kind="hang",
-            verdict="stopped_process" if evidence == find_cause.STOPPED_EVIDENCE else self._hang_kind,
-        )
-        return _Cause(at=failed_at_ns, failure=failure)
-
-    def _agent_died(self, now: Now, node: int) -> _Cause:
+    def _agent_died(self, now: Now, node: int) -> Cause:
         """The failure of a member node whose agent ended, was replaced or is silent, at the time of its last report.
 
         A silent agent is added to `lost`, so that it is killed.
@@ -409,12 +315,9 @@ class Supervision:
         if last.report.life == life and not last.dead:  # a dead agent is being replaced already
             self.lost.add(node)
             message += f": its agent has not reported for {SILENT_S:g} s"
-        failure = Failure(
-            rank=-1, pid=0, exit_code=FAILED, when=now.epoch / 1e9, last_words=message, kind="agent_death"
-        )
-        return _Cause(at=self.reports.last_heard[life].epoch, failure=failure, node=node)
+        return agent_death(now, node, self.reports.last_heard[life].epoch, message)
 
-    def _fault(self, now: Now, causes: list[_Cause]) -> None:
+    def _fault(self, now: Now, causes: list[Cause]) -> None:
         """Record each cause as a separate fault, and stop the ranks; together they take one restart.
 
         Without restarts left, the earliest cause becomes the failure with which the job ends.
