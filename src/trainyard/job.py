@@ -121,7 +121,7 @@ _RECIPE_RANGES: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...]
     (("eps", "weight_decay", "max_norm"), lambda value: 0 <= value < inf, "at least 0 and finite"),
     (("min_lr_factor", "lr_gamma"), lambda value: 0 <= value <= 1, "from 0 to 1"),
 )
-"""(fields, whether a value is in their range, the range in words). A value may be None: the default of the optimizer."""
+"""(fields, whether a value is in their range, the range in words). None, the optimizer's default, is always allowed."""
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
