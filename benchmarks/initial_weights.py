@@ -56,9 +56,9 @@ CPU = torch.device("cpu")
 
 
 class Cost(NamedTuple):
-    """Cost of initial weights to a rank: `elements` drawn in `cpu_s` seconds of CPU time, and the peak of host memory
-    in `bytes` above that before it. `shard`: elements of the rank; `build_cpu_s`: CPU time for the model without
-    weights; `whole`: elements of the model; `largest`: of its largest tensor."""
+    """Cost of the initial weights of a rank. `elements`: number of elements drawn, in `cpu_s` seconds of CPU time;
+    `bytes`: increase of the peak host memory. `shard`: number of elements of the rank; `build_cpu_s`: CPU time to build
+    the model without weights; `whole`: number of elements of the model; `largest`: of its largest tensor."""
 
     elements: int
     cpu_s: float

@@ -5,6 +5,7 @@ A job is a TOML file (`job_file.py`). Axis names are torchtitan's (`dp_replicate
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import inf, prod
 from typing import Literal
 
@@ -115,12 +116,12 @@ _RECIPE_LIMITS = {
 _MOMENTUM = {"sgd": 0.9, "muon": 0.95}
 """Default momentum of the optimizers that have one."""
 _SCHEDULE_STEPS = ("warmup_steps", "decay_steps", "stable_steps", "lr_step_size")
-_RECIPE_RANGES = {
-    "beta1": (0, 1, False), "beta2": (0, 1, False), "eps": (0, inf, False), "momentum": (0, 1, False),
-    "weight_decay": (0, inf, False), "max_norm": (0, inf, False), "label_smoothing": (0, 1, False),
-    "min_lr_factor": (0, 1, True), "lr_gamma": (0, 1, True),
-}  # fmt: skip
-"""Field -> (least value, upper bound, whether the bound is allowed)."""
+_RECIPE_RANGES: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
+    (("beta1", "beta2", "momentum", "label_smoothing"), lambda value: 0 <= value < 1, "at least 0 and less than 1"),
+    (("eps", "weight_decay", "max_norm"), lambda value: 0 <= value < inf, "at least 0 and finite"),
+    (("min_lr_factor", "lr_gamma"), lambda value: 0 <= value <= 1, "from 0 to 1"),
+)
+"""(fields, whether a value is in their range, the range in words). None, the optimizer's default, is always allowed."""
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -198,11 +199,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if getattr(self, field) < 0:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must not be negative.")
         limits.check(self, _RECIPE_LIMITS)
-        for field, (least, bound, includes_bound) in _RECIPE_RANGES.items():
-            value = getattr(self, field)
-            if value is not None and not (least <= value < bound or (includes_bound and value == bound)):
-                below = f"{bound:g}" if includes_bound else f"less than {bound:g}" * (bound < inf) or "finite"
-                raise BadJob(f"{field} = {value} must be from {least:g} to {below}.")
+        for fields, is_in_range, range_text in _RECIPE_RANGES:
+            for field in fields:
+                value = getattr(self, field)
+                if value is not None and not is_in_range(value):
+                    raise BadJob(f"{field} = {value} must be {range_text}.")
         if not 0 < self.learning_rate < float("inf"):
             raise BadJob(f"learning_rate = {self.learning_rate} must be a positive number.")
         if not 0 <= self.seed < 2**63:

@@ -10,7 +10,7 @@ from trainyard import limits
 from trainyard.errors import BadJob
 
 SPACE, ATTENTION, MLP, EXPERTS = "M", "*", "-", "E"
-"""The letters of `Model.pattern`: Megatron Core's, and Nemotron-H's."""
+"""The letters of `Model.hybrid_pattern`: Megatron Core's, and Nemotron-H's."""
 PARTS = {SPACE: "a state space", ATTENTION: "attention", MLP: "an MLP", EXPERTS: "experts"}
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -81,16 +82,8 @@ def _count_step(ranks, job, path):
 def _size(types, dims):
     """Bytes of the largest tensor, or list of tensors, among the arguments of an operation."""
     if types[0] == "TensorList":  # of float32, or two dimensions of int64: tokens per expert and layer
-        return (8 if len(dims[0][0]) == 2 else 4) * sum(_values(shape) for shape in dims[0])
-    return max(_values(shape) * (2 if "BFloat16" in kind else 4) for kind, shape in zip(types, dims) if shape)
-
-
-def _values(shape):
-    """Number of values of a shape."""
-    product = 1
-    for size in shape:
-        product *= size
-    return product
+        return (8 if len(dims[0][0]) == 2 else 4) * sum(prod(shape) for shape in dims[0])
+    return max(prod(shape) * (2 if "BFloat16" in kind else 4) for kind, shape in zip(types, dims) if shape)
 
 
 @pytest.mark.torch
@@ -120,7 +113,7 @@ def test_units_have_all_parameters(name, shards):
     model = MODELS[name]
     layout = Layout(dp_shard=shards)
     shapes = [shape for unit in fsdp_units(model, layout, 32) for shape in unit.shapes]
-    assert sum(_values(shape) for shape in shapes) == parameters(model, 32)
+    assert sum(prod(shape) for shape in shapes) == parameters(model, 32)
 
 
 def test_layouts_without_a_prediction_have_no_collectives():

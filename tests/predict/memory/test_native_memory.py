@@ -18,7 +18,7 @@ from trainyard.job import Job, Layout, Recipe
 from trainyard.model import Model
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import Cases
-from trainyard.predict.memory import framework_memory, native_memory
+from trainyard.predict.memory import framework_memory, native_memory, native_stage
 from trainyard.predict.pipeline import in_flight, schedules, simulation
 from trainyard.train.fake_run import held_memory
 
@@ -190,6 +190,14 @@ def test_in_flight_micro_batches_match_the_order_of_operations(name, pp, interle
     assume(first or name != "zbv")
     predicted_count = float(in_flight.native_in_flight(case, first)[0]) * interleave
     assert predicted_count == pytest.approx(most) or (name == "zbv" and count < 2 * pp and predicted_count > most)
+
+
+@pytest.mark.torch
+def test_chunks_of_the_loss_are_those_of_the_training_code():
+    pytest.importorskip("torch")
+    from trainyard.train.model import cross_entropy
+
+    assert native_stage.LOSS_CHUNK_VALUES == cross_entropy.CHUNK_VALUES
 
 
 def test_native_and_other_cases_cannot_be_mixed():

@@ -53,9 +53,7 @@ def model_of(job, task, rank, **given):
 
 def state_of(model):
     """Name to value of parameters and persistent buffers of this rank."""
-    return {
-        name: value for module in model.modules for name, value in module.state_dict(keep_vars=True).items()
-    }  # fmt: skip
+    return {name: value for module in model.modules for name, value in module.state_dict(keep_vars=True).items()}
 
 
 def ranks_to_test(layout):

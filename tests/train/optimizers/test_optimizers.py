@@ -405,6 +405,22 @@ def test_zero_1_with_split_weights_suggests_zero_2(axis):
     data_parallel_rules.check(a_job(spread=Layout(dp_shard=2, zero=2, **{axis: 2})))
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved_1f1b", "zero_bubble", "zbv"])
+def test_resharding_in_pipelines_needs_one_stage_per_rank(schedule):
+    job = a_job(spread=Layout(dp_shard=2, pp=2, reshard_after_forward="always"), schedule=schedule)
+    if schedule in ("gpipe", "1f1b"):
+        data_parallel_rules.check(job)
+    else:
+        with refused(BadJob, "reshard_after_forward = 'always'", f"schedule = {schedule!r}", "'1f1b'"):
+            data_parallel_rules.check(job)
+
+
+def test_resharding_needs_zero_3():
+    for zero in (1, 2):
+        with refused(BadJob, "reshard_after_forward = 'always'", f"zero = {zero}", "zero = 3"):
+            data_parallel_rules.check(a_job(spread=Layout(dp_shard=2, zero=zero, reshard_after_forward="always")))
+
+
 @given(*[st.integers(1, 2)] * 5, st.sampled_from([1, 2, 3]))
 def test_weights_are_replicated_or_sharded_if_ranks_have_other_samples(dp_replicate, dp_shard, tp, cp, pp, zero):
     spread = Layout(dp_replicate=dp_replicate, dp_shard=dp_shard, tp=tp, cp=cp, pp=pp, zero=zero)

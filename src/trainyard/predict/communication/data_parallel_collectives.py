@@ -8,7 +8,8 @@ head. DDP all-reduces buckets of gradients.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from math import prod
 from typing import NamedTuple
 
 from trainyard import words
@@ -44,13 +45,14 @@ def predict_collectives(job: Job) -> tuple[Collective, ...]:
     for axis in _token_axes(layout) if job.decoder.experts else ():
         expert_layers = max(job.decoder.layers - job.decoder.dense_layers, 0)
         calls["all_reduce", axis, _INT64_BYTES * expert_layers * job.decoder.experts] += 1  # tokens per expert
-    totals: dict[tuple[str, str], Collective] = {}
+    counts, total_bytes = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for (kind, axis, size), count in calls.items():
-        before = totals.get((kind, axis), Collective(kind=kind, axis=axis, calls=0, bytes=0))
-        totals[kind, axis] = Collective(
-            kind=kind, axis=axis, calls=before.calls + count, bytes=before.bytes + count * size
-        )
-    return tuple(totals.values())
+        counts[kind, axis] += count
+        total_bytes[kind, axis] += count * size
+    return tuple(
+        Collective(kind=kind, axis=axis, calls=count, bytes=total_bytes[kind, axis])
+        for (kind, axis), count in counts.items()
+    )
 
 
 def _token_axes(layout: Layout) -> list[str]:
@@ -88,7 +90,7 @@ def _ddp_calls(job: Job) -> Calls:
     shapes = [shape for unit in fsdp_units(job.decoder, job.layout, job.recipe.seq_len) for shape in unit.shapes]
     calls, filled_bytes, limit_bytes = Counter[tuple[str, str, int]](), 0, _FIRST_BUCKET_BYTES
     for shape in reversed(shapes):
-        filled_bytes += _FLOAT32 * _count(shape)
+        filled_bytes += _FLOAT32 * prod(shape)
         if filled_bytes >= limit_bytes:
             calls["all_reduce", "dp_replicate", filled_bytes] += 1
             filled_bytes, limit_bytes = 0, job.layout.bucket_cap_mb * 2**20
@@ -167,15 +169,7 @@ def _experts(model: Model) -> list[Shape]:
     return [(model.experts, model.hidden_size), up, up, down, *shared]
 
 
-def _count(shape: Iterable[int]) -> int:
-    """Number of values of a parameter."""
-    values = 1
-    for size in shape:
-        values *= size
-    return values
-
-
 def _padded(shape: Shape, shards: int) -> int:
     """Number of values that FSDP communicates of a parameter: each rank has an equal number of rows, the last ones
     padded."""
-    return -(-shape[0] // shards) * shards * _count(shape[1:])
+    return -(-shape[0] // shards) * shards * prod(shape[1:])

@@ -275,7 +275,6 @@ def memory(plans: Plans) -> Table:
 
 def collectives(plans: Plans) -> Table:
     """The table of the collectives of data parallelism in a step of the first plan, on one rank."""
-    rows = [(each.kind, each.axis, each.calls, each.bytes / 1e9) for each in plans.collectives]
     return Table(
         title="Collectives of data parallelism",
         notes=("Per step and rank. GB: of the gathered, scattered or reduced tensors.",),
@@ -285,5 +284,5 @@ def collectives(plans: Plans) -> Table:
             Column(title="calls", digits=0),
             Column(title="GB", digits=3),
         ),
-        rows=tuple(rows),
+        rows=tuple((each.kind, each.axis, each.calls, each.bytes / 1e9) for each in plans.collectives),
     )

@@ -34,11 +34,6 @@ _NOT_IN_LAYER_PREFIXES = ("embed", "head", "place", "position")
 """Names of two-dimensional parameters outside the layers: tables, and the projection to the classes."""
 
 
-def is_in_layer(name: str) -> bool:
-    """Whether the parameter with this name is within a layer: not a table, position or head."""
-    return not any(part.startswith(_NOT_IN_LAYER_PREFIXES) for part in name.split("."))
-
-
 class WholeMatrices(torch.optim.AdamW):
     """Base class: updates the matrices of layers by `direction`, which a subclass defines, and the other parameters by
     AdamW. A parameter group has the extra key `whole`: whether its parameters are such matrices."""
@@ -51,16 +46,11 @@ class WholeMatrices(torch.optim.AdamW):
     def __init__(self, named: Sequence[tuple[str, nn.Parameter]], recipe: Recipe) -> None:
         """Divides the parameters into matrices of layers, updated by `direction` (groups with `whole`), and the rest,
         updated by AdamW."""
-        matrices = [pair for pair in named if is_in_layer(pair[0]) and pair[1].dim() in self.matrix_dims]
-        others = [pair for pair in named if not (is_in_layer(pair[0]) and pair[1].dim() in self.matrix_dims)]
-        groups = [
-            {**group, "whole": whole}
-            for whole, parameters, default in (
-                (True, matrices, self.matrix_weight_decay),
-                (False, others, WEIGHT_DECAY),
-            )
-            for group in parameter_groups.divide(parameters, recipe, parameter_groups.default_decay(recipe, default))
-        ]
+        groups: list[dict[str, Any]] = []
+        for whole, default_decay in ((True, self.matrix_weight_decay), (False, WEIGHT_DECAY)):
+            parameters = [pair for pair in named if self._is_matrix(*pair) == whole]
+            decay = parameter_groups.default_decay(recipe, default_decay)
+            groups += [{**group, "whole": whole} for group in parameter_groups.divide(parameters, recipe, decay)]
         super().__init__(
             groups,
             lr=recipe.learning_rate,
@@ -91,6 +81,11 @@ class WholeMatrices(torch.optim.AdamW):
         direction. A sharded one takes its part of the direction."""
         direction, scale = self.direction(grad, self.state[parameter])
         parameter.mul_(1 - rate * decay).add_(_local_part(direction, parameter), alpha=-rate * scale)
+
+    def _is_matrix(self, name: str, parameter: Tensor) -> bool:
+        """Whether `direction` updates the parameter: a matrix or stack of matrices in a layer, not a table or head."""
+        is_in_layer = not any(part.startswith(_NOT_IN_LAYER_PREFIXES) for part in name.split("."))
+        return is_in_layer and parameter.dim() in self.matrix_dims
 
     @abstractmethod
     def direction(self, grad: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, float]:

@@ -47,8 +47,8 @@ def shard(
     are reduced in float32. `ends`: the modules outside the blocks that form units.
 
     The embedding and the blocks free their weights after the forward pass if the layout reshards. Norm and head are
-    needed at once for the backward pass, and keep theirs unless `reshard_after_forward` is `always`; the rest, which is
-    the root of the units, always does.
+    needed at once for the backward pass, and keep theirs unless `reshard_after_forward` is `always`. The rest, which is
+    the root of the units, always keeps its weights.
 
     `offload`: weights, gradients and optimizer state stay in host memory, where the update runs.
 
@@ -64,11 +64,13 @@ def shard(
     blocks, ignored = list(blocks), set(_self_sharded_parameters(module).values())
     if layout.ep > 1:
         expert_parallel.shard(blocks, meshes, policy, layout.reshards)
-    first, last = list(ends.first), list(ends.last)
     reshards_last = layout.reshard_after_forward == "always"
-    units = [([block], layout.reshards) for block in blocks]
-    units = [(first, layout.reshards), *units] if first else units
-    units = [*units, (last, reshards_last)] if last else units
+    parts = [
+        (ends.first, layout.reshards),
+        *(([block], layout.reshards) for block in blocks),
+        (ends.last, reshards_last),
+    ]
+    units = [(list(modules), reshards) for modules, reshards in parts if modules]
     for modules, reshards in (*units, ([module], False)):
         fully_shard(
             modules,

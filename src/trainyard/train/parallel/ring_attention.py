@@ -10,6 +10,7 @@ Shapes: B sequences, t positions of this rank, H query heads, K key/value heads,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class _Ring(torch.autograd.Function):
         q, k, v, out, lse = ctx.saved_tensors
         group, d_out, kv = ctx.group, grads[0].contiguous(), torch.stack((k, v))
         d_q = torch.zeros_like(q, dtype=torch.float32)
-        wait_for_gradient: Callable[[], Tensor] | None = None
+        wait_for_gradient: Callable[[], Tensor] = partial(torch.zeros_like, kv)  # the first sum
         for step in range(group.size()):
             wait_for_next = _send_to_next(kv, group) if step < group.size() - 1 else None
             rows, cols, causal = _interacting_slices(q.shape[2], group.rank(), (group.rank() - step) % group.size())
@@ -66,12 +67,12 @@ class _Ring(torch.autograd.Function):
                 d_out[:, :, rows], q[:, :, rows], chunk_k, chunk_v, part_out, part_lse, causal
             )
             d_q[:, :, rows] += part_q
-            d_kv = torch.zeros_like(kv) if wait_for_gradient is None else wait_for_gradient()
+            d_kv = wait_for_gradient()
             d_kv[:, :, :, cols] = (d_kv[:, :, :, cols].float() + torch.stack((part_k, part_v))).to(kv.dtype)
             # Also after the last part, so that the gradients return to their owner.
             wait_for_gradient = _send_to_next(d_kv, group)
             kv = wait_for_next() if wait_for_next is not None else kv
-        d_k, d_v = wait_for_gradient() if wait_for_gradient is not None else kv
+        d_k, d_v = wait_for_gradient()
         return d_q.to(q.dtype), d_k, d_v, None
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from trainyard.errors import BadJob
 from trainyard.job import Job, Layout
+from trainyard.train.rules.pipeline_rules import ONE_STAGE
 
 
 def divides_state(layout: Layout) -> bool:
@@ -55,7 +56,7 @@ def _check_resharding(job: Job) -> None:
             "between forward and backward pass.",
             "Use zero = 3, or reshard_after_forward = 'default'.",
         )
-    if layout.pp > 1 and schedule not in ("gpipe", "1f1b"):
+    if layout.pp > 1 and schedule not in ONE_STAGE:
         raise BadJob(
             f"reshard_after_forward = 'always' at $.layout with schedule = {schedule!r} at $.recipe, whose stages "
             "share their rank, or whose backward pass needs gathered weights twice.",

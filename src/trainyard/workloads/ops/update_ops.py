@@ -83,16 +83,18 @@ def _orthogonal(job: Job) -> Iterator[Operation]:
     operand read once they move m n + m m, 2 m m and 2 m n + m m elements; the sum with the matrix moves 3 m n.
     """
     layout, dtype = job.layout, job.recipe.dtype
-    expert_parts = layout.ep if layout.ep > 1 else layout.dp_shard * layout.cp if shards(layout) else 1
+    expert_ranks = layout.ep
+    if layout.ep == 1 and shards(layout):
+        expert_ranks = layout.dp_shard * layout.cp
     count = flops = moved_elements = 0
     for layer_group in layers(job.decoder):
         for matrix in layer_group.matrices:
             m, n = sorted((matrix.width_in, matrix.width_out))
-            iterations = _ITERATIONS * layer_group.layers
-            matrices = iterations * matrix.expert_count // (expert_parts if matrix.expert_count > 1 else 1)
-            count += 3 * iterations
-            flops += 2 * m * m * (2 * n + m) * matrices
-            moved_elements += (6 * m * n + 4 * m * m) * matrices
+            batches = _ITERATIONS * layer_group.layers  # iterations, each on all experts of the rank at once
+            iterations = batches * matrix.expert_count // (expert_ranks if matrix.expert_count > 1 else 1)
+            count += 3 * batches
+            flops += 2 * m * m * (2 * n + m) * iterations
+            moved_elements += (6 * m * n + 4 * m * m) * iterations
     share = layout.pp * (layout.dp_shard if layout.zero == 1 else 1)
     dtype = "float32" if dtype == "float32" else "bfloat16"
     size = moved_elements * words.DTYPES[dtype] // share
