@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from trainyard.hangs.decode_record import decode_record
 from trainyard.hangs.find_culprit import find_culprit
-from trainyard.hangs.flight_record import FlightRecord, RankState
+from trainyard.hangs.flight_record import FlightRecord
 from trainyard.hangs.verdict import HangAnalysis
 from trainyard.launch.agents.flight_recorder import NAMING_MODULE, SIGNAL
 from validation.hang_rank import KINDS, SLOTS, HangPlan, PlannedCollective, main
@@ -172,8 +172,7 @@ def _record(rank: int, folder: Path, exit_code: int | None, state: str | None) -
     """The record of a rank with the state of its process, which alone is known if the rank could not write one."""
     path = folder / f"rank{rank}.flight"
     record = decode_record(path.read_bytes(), path.name, rank) if path.exists() else FlightRecord(rank)
-    own: RankState = record.state
-    return record._replace(state=own._replace(exit_code=exit_code, is_stopped=state == "T"))
+    return record._replace(state=record.state._replace(exit_code=exit_code, is_stopped=state == "T"))
 
 
 def _end_all(pids: dict[int, int], exits: dict[int, int]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from tests.processes import alive, until
 from tests.refused import refused
 from trainyard.errors import RunInUse
+from trainyard.launch import process_lock
 from trainyard.launch.launch_spec import FILE, Spec
 from trainyard.launch.local import Local
 from trainyard.launch.process_lock import FILE as LOCK
@@ -26,6 +27,14 @@ held = bytearray(200 << 20)  # memory that the kernel has to free: the process e
 (Path(sys.argv[1]) / f"pid{os.environ['RANK']}").write_text(str(os.getpid()))
 time.sleep(60)
 """
+
+
+def has_memory(pid: int) -> bool:
+    """Whether a process has memory. The kernel frees it, then closes the files, and only then ends the process."""
+    try:
+        return "VmSize" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def is_locked(folder: Path) -> bool:
@@ -59,17 +68,28 @@ def test_ranks_hold_the_lock_until_they_have_ended(tmp_path: Path, monkeypatch: 
     deadline_s = time.monotonic() + 30
     while is_locked(tmp_path):
         assert time.monotonic() < deadline_s
-    assert not any(alive(rank) for rank in ranks)
+    assert not any(has_memory(rank) for rank in ranks)
+    assert until(lambda: not any(alive(rank) for rank in ranks))
     launcher.status(job)  # reaps the supervisor
 
 
-def test_lock_waits_for_processes_that_end(tmp_path: Path) -> None:
-    with lock_for_processes(tmp_path) as descriptor:
+def test_lock_waits_for_processes_that_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    with lock_for_processes(tmp_path):
         child = os.fork()
         if not child:
-            time.sleep(0.3)
-            os._exit(int(not descriptor))
-    began_s = time.monotonic()
-    with lock_for_processes(tmp_path):
-        assert time.monotonic() - began_s > 0.1
-    os.waitpid(child, 0)
+            os.close(writer)
+            os.read(reader, 1)  # until the parent has closed its end
+            os._exit(0)
+    os.close(reader)
+    assert is_locked(tmp_path)
+    ended: list[int] = []
+
+    def end_child(_: float) -> None:
+        if not ended:
+            os.close(writer)
+            ended.append(os.waitpid(child, 0)[0])
+
+    monkeypatch.setattr(process_lock.time, "sleep", end_child)  # of the first poll, which finds the lock taken
+    with lock_for_processes(tmp_path, wait_s=60):
+        assert ended == [child]

@@ -31,7 +31,7 @@ class _Truncated(Exception):
     """The data ends inside an opcode."""
 
 
-def loads(data: bytes, source: str, contents: str = "memory snapshot") -> Any:
+def loads(data: bytes, source: str, contents: str = "document") -> Any:
     """Decodes the plain data in `data`, a pickle of protocol 2 to 5. `source`: the file's name, `contents`: the kind of
     document that it should be, both for messages. Raises `BadFile`, with opcode and byte, for other data."""
     reader = _PickleReader(data)

@@ -12,6 +12,7 @@ from trainyard.hangs.deviations import Culprits
 from trainyard.hangs.expected_calls import conforms
 from trainyard.hangs.flight_record import RankState, user_location
 from trainyard.hangs.unfinished import Unfinished
+from trainyard.units import show_ranks
 
 _LOADER = "torch/utils/data/dataloader.py"
 _TEARDOWN = frozenset({"destroy_process_group", "_shutdown", "_exitfunc", "shutdown"})
@@ -67,8 +68,9 @@ def why_absent(table: CollectiveTable, item: Unfinished) -> Culprits:
     if not recorded and (failed := [rank for rank in item.absent if rank in table.records]):
         return Culprits("cannot_tell", (), f"{len(failed)} ranks ended with the error of a peer before they entered")
     if not recorded and (damaged := sorted(table.unreadable & set(item.absent))):
-        ranks = ", ".join(map(str, damaged))
-        return Culprits("cannot_tell", (), f"only ranks {ranks} may not have entered, and their records are damaged")
+        records = "its record is" if len(damaged) == 1 else "their records are"
+        reason = f"only {show_ranks(damaged)} may not have entered, and {records} damaged"
+        return Culprits("cannot_tell", (), reason)
     if not recorded:
         reason = "it left no flight record, and a live process can write one"
         if 2 * len(item.absent) > max(2, len(item.members)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from trainyard.hangs.flight_record import COMPLETED, SCHEDULED, FlightRecord, Operation
@@ -77,6 +78,11 @@ class CollectiveTable:
         """Name and members of a group -> its index. Groups that different ranks create may share a name."""
         members = self._members_by_name()
         self.by_rank = {rank: self._calls_of(record, members) for rank, record in self.records.items()}
+        self._lowest_sequences: dict[tuple[int, int], int] = {}
+        """(Rank, index of the group) -> the lowest sequence number of the rank's calls in the group."""
+        for call in chain.from_iterable(self.by_rank.values()):
+            key = call.rank, call.group
+            self._lowest_sequences[key] = min(call.sequence, self._lowest_sequences.get(key, call.sequence))
 
     def _members_by_name(self) -> Mapping[str, tuple[int, ...]]:
         """The members of the groups whose members no record lists: the whole job for the default group, else the ranks
@@ -136,7 +142,7 @@ class CollectiveTable:
         record = self.records.get(rank)
         if record is None or not record.operations or record.operations[0].record == 0:
             return 0
-        return min((call.sequence for call in self.by_rank[rank] if call.group == group), default=0)
+        return self._lowest_sequences.get((rank, group), 0)
 
     def passed(self, rank: int, group: int, sequence: int) -> bool:
         """Whether `rank` has ended a collective: by its call, its status, or because the entry was overwritten."""

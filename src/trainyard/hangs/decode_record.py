@@ -48,9 +48,8 @@ def decode_record(data: bytes, source: str, rank: int = -1) -> FlightRecord:
     dump, context = document, document
     if isinstance(document, dict) and document.get("schema") == SCHEMA:
         dump = document.get("dump")
-    if isinstance(dump, dict) and isinstance(dump.get("entries"), dict) and not dump["entries"]:
+    if isinstance(dump, dict) and dump.get("entries") == {}:
         dump = {**dump, "entries": []}
-    # A recorder without entries leaves the key out of its JSON form.
     if not isinstance(dump, dict) or not isinstance(dump.get("entries", []), list | tuple) or not _is_dump(dump):
         raise BadFile(
             f"{source}: not a flight record: it has no list `entries` of collectives.",
@@ -60,6 +59,7 @@ def decode_record(data: bytes, source: str, rank: int = -1) -> FlightRecord:
 
 
 def _is_dump(dump: Mapping[Any, Any]) -> bool:
+    """Whether a mapping has the keys of a dump. A recorder without entries leaves their key out of its JSON form."""
     return "entries" in dump or ("version" in dump and ("pg_config" in dump or "pg_status" in dump))
 
 

@@ -10,6 +10,7 @@ from trainyard.hangs.deviations import Culprits
 from trainyard.hangs.flight_record import user_location
 from trainyard.hangs.unfinished import Unfinished
 from trainyard.hangs.verdict import HangAnalysis, RankActivity
+from trainyard.units import show_ranks
 
 _REMEDIES: Mapping[str, str] = {
     "missing_collective": "Let every member of the group call the collective, or none: look for a condition on the "
@@ -36,7 +37,7 @@ def describe(
     missing = tuple(rank for rank in range(table.world) if rank not in table.records)
     notes = [*warnings]
     if missing and culprits.kind != "dead_process":
-        notes.append(f"{_name_ranks(missing)} left no readable flight record.")
+        notes.append(f"{show_ranks(missing)} left no readable flight record.")
     notes += [
         f"{record.source or f'rank {rank}'}: {record.skipped:,} entries could not be read."
         for rank, record in sorted(table.records.items())
@@ -69,22 +70,10 @@ def _typical_call(item: Unfinished, culprits: Culprits) -> Call | None:
     return next(iter(others or item.entered.values()), None)
 
 
-def _name_ranks(ranks: tuple[int, ...], most: int = 8) -> str:
-    """`rank 3`, `ranks 1 and 2`, `ranks 0, 1 and 6 others`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = list(map(str, ranks[:most])) if len(ranks) <= most else [*map(str, ranks[:most]), ""]
-    if len(ranks) > most:
-        return f"ranks {', '.join(shown[:-1])} and {len(ranks) - most} others"
-    return f"ranks {', '.join(shown[:-1])} and {shown[-1]}"
-
-
 def _describe_call(call: Call) -> str:
     """`all_reduce of 4 Float`: operation, number of elements and number format of a call."""
-    operation = call.first
-    elements = operation.input_elements or operation.output_elements
-    dtype = "/".join(dict.fromkeys((*operation.input_dtypes, *operation.output_dtypes)))
-    return f"{call.name} of {elements:,} {dtype}".rstrip() if elements else call.name
+    elements = call.first.elements
+    return f"{call.name} of {elements:,} {call.first.dtype}".rstrip() if elements else call.name
 
 
 def _summarize(culprits: Culprits, item: Unfinished | None, call: Call | None, group: str) -> str:
@@ -93,7 +82,7 @@ def _summarize(culprits: Culprits, item: Unfinished | None, call: Call | None, g
     title = label[0].upper() + label[1:]
     if culprits.kind in ("no_hang", "cannot_tell") or (not culprits.ranks and culprits.kind != "network"):
         return f"{title}: {culprits.reason}."
-    subject = _name_ranks(culprits.ranks) if culprits.ranks else f"{len(item.members) if item else 0} ranks"
+    subject = show_ranks(culprits.ranks) if culprits.ranks else f"{len(item.members) if item else 0} ranks"
     where = f"{_describe_call(call)}, number {item.sequence} of group {group}" if item and call else "a collective"
     mine = item.entered.get(culprits.ranks[0]) if item and culprits.ranks else None
     verb = {
@@ -137,7 +126,6 @@ def _activity(table: CollectiveTable, item: Unfinished, rank: int) -> RankActivi
     last_ended = max(ended, default=-1)
     shown = call or next(iter(reversed(table.by_rank[rank])), None)
     location = shown.first.location if call and shown else user_location(state.stack)
-    operation = shown.first if shown else None
     activity = "waits" if call and not call.is_ended else "ended" if call else "not_entered"
     if state.is_stopped:
         activity = "stopped"
@@ -147,8 +135,8 @@ def _activity(table: CollectiveTable, item: Unfinished, rank: int) -> RankActivi
         rank=rank,
         activity=activity,
         operation=shown.name if shown else "",
-        elements=(operation.input_elements or operation.output_elements) if operation else 0,
-        dtype="/".join(dict.fromkeys((*operation.input_dtypes, *operation.output_dtypes))) if operation else "",
+        elements=shown.first.elements if shown else 0,
+        dtype=shown.first.dtype if shown else "",
         location=location,
         last_ended=last_ended,
     )

@@ -47,9 +47,7 @@ def irregular_ranks(table: CollectiveTable, calls: Mapping[int, Call]) -> tuple[
     """The ranks whose calls depart from their history, if every other rank's call repeats its own; else none."""
     verdicts = {rank: conforms(table.by_rank[rank], call.index) for rank, call in calls.items()}
     irregular = tuple(sorted(rank for rank, regular in verdicts.items() if regular is False))
-    return (
-        irregular if all(regular is not None for regular in verdicts.values()) and len(irregular) < len(calls) else ()
-    )
+    return () if None in verdicts.values() or len(irregular) == len(calls) else irregular
 
 
 def uneven_culprits(table: CollectiveTable, calls: Mapping[int, Call]) -> Culprits | None:

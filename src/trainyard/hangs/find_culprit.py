@@ -21,6 +21,7 @@ from trainyard.hangs.expected_calls import conforms, expected_calls
 from trainyard.hangs.flight_record import SCHEDULED, STARTED, FlightRecord
 from trainyard.hangs.unfinished import Unfinished, independent, unfinished_collectives
 from trainyard.hangs.verdict import HangAnalysis
+from trainyard.units import show_ranks
 
 
 def find_culprit(
@@ -106,9 +107,7 @@ def _judge_device(table: CollectiveTable, item: Unfinished) -> Culprits:
         reason = "all ranks entered and started the collective with matching calls, and it has ended on none"
         return Culprits("network", (), reason)
     if not has_states and len(unended) == everyone:
-        return Culprits(
-            "network", (), "all ranks entered the collective with matching calls, and it has ended on none", ()
-        )
+        return Culprits("network", (), "all ranks entered the collective with matching calls, and it has ended on none")
     if not has_states:
         return Culprits("cannot_tell", (), "all ranks entered the collective, and some have ended it")
     reason = "all ranks entered the collective with matching calls, and no device has started it"
@@ -181,8 +180,8 @@ def _judge_without_waits(table: CollectiveTable, unfinished: list[Unfinished]) -
         reason = f"no record shows an unfinished collective, and {len(missing)} of {table.world} ranks left none"
         return Culprits("cannot_tell", (), reason), None
     if failed:
-        ranks = ", ".join(map(str, sorted(failed)))
-        return Culprits("cannot_tell", (), f"ranks {ranks} failed, and the ranks agree on all collectives"), None
+        reason = f"{show_ranks(sorted(failed))} failed, and the ranks agree on all collectives"
+        return Culprits("cannot_tell", (), reason), None
     return Culprits("no_hang", (), "every recorded collective has ended, and the ranks agree on all of them"), None
 
 

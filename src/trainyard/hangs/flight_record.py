@@ -60,6 +60,16 @@ class Operation(NamedTuple):
         """Number of elements of all outputs."""
         return sum(math.prod(size) for size in self.output_sizes)
 
+    @property
+    def elements(self) -> int:
+        """Number of elements of all inputs, of the outputs if there are no inputs."""
+        return self.input_elements or self.output_elements
+
+    @property
+    def dtype(self) -> str:
+        """The number formats of the inputs and outputs, each once, joined by `/`."""
+        return "/".join(dict.fromkeys((*self.input_dtypes, *self.output_dtypes)))
+
 
 def user_location(stack: tuple[CodeLocation, ...]) -> CodeLocation | None:
     """The innermost call of a stack (innermost first) that is outside torch and the standard library, else the

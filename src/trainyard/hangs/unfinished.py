@@ -77,7 +77,7 @@ def _unfinished_transfers(table: CollectiveTable) -> list[Unfinished]:
     listed = []
     for (group, source, target), entered in pending.items():
         absent = tuple(rank for rank in (source, target) if rank not in entered)
-        sizes = {call.first.input_elements or call.first.output_elements for call in entered.values()}
+        sizes = {call.first.elements for call in entered.values()}
         differs = frozenset({"size"} if len(sizes) > 1 else ())
         sequence = next(iter(entered.values())).sequence
         listed.append(Unfinished(group, sequence, (source, target), entered, absent, differs, waits=True))

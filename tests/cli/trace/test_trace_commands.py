@@ -13,6 +13,7 @@ import pytest
 
 from tests import trace_maker
 from tests.cli.one_screen import check
+from tests.hangs import nccl_job
 from tests.memory_runs import training
 from trainyard import api
 from trainyard.cli.main import answer
@@ -44,7 +45,19 @@ def device_trace(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def commands(tmp_path: Path, snapshot: Path, device_trace: Path) -> dict[str, list[str]]:
+def flight_records(tmp_path: Path) -> Path:
+    """A folder with the dumps of three ranks, of which rank 1 skips a collective."""
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    slots = [nccl_job.Slot("all_reduce", 0, 64), nccl_job.Slot("broadcast", 0, 256)]
+    job = nccl_job.Job(3, [(0, 1, 2)], slots, "missing_collective", 1, 2, 0)
+    for rank, document in nccl_job.dumps_of(job).items():
+        (folder / f"nccl_trace_rank_{rank}").write_bytes(nccl_job.encode(document, "pickle"))
+    return folder
+
+
+@pytest.fixture
+def commands(tmp_path: Path, snapshot: Path, device_trace: Path, flight_records: Path) -> dict[str, list[str]]:
     """Name -> command line."""
     return {
         "demo": ["demo", "--out", str(tmp_path / "page.html")],
@@ -53,13 +66,14 @@ def commands(tmp_path: Path, snapshot: Path, device_trace: Path) -> dict[str, li
         "what-if": ["trace", "what-if", str(DEMO), "--change", "network=2x"],
         "hta": ["trace", "reconcile", str(device_trace), "--with", "hta"],
         "tracelens": ["trace", "reconcile", str(device_trace), "--with", "tracelens"],
+        "hangs": ["trace", "hangs", str(flight_records)],
         "memory": ["trace", "memory", str(snapshot)],
         "snapshot": ["trace", str(snapshot)],
         "diff": ["diff", *RANKS],
     }
 
 
-NAMES = ["demo", "trace", "what-if", "critical-path", "hta", "tracelens", "memory", "snapshot", "diff"]
+NAMES = ["demo", "trace", "what-if", "critical-path", "hta", "tracelens", "hangs", "memory", "snapshot", "diff"]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -129,6 +143,12 @@ def printed(command: list[str], schema: str, capsys: pytest.CaptureFixture[str])
 def test_critical_path_prints_what_the_api_returns(commands, capsys):
     result = api.critical_path(DEMO)
     assert printed(commands["critical-path"], "critical-path", capsys) == json.loads(encode_json(result))
+
+
+def test_hangs_prints_what_the_api_returns(commands, flight_records, capsys):
+    result = api.hangs([flight_records])
+    assert (result.kind, result.ranks) == ("missing_collective", (1,))
+    assert printed(commands["hangs"], "hangs", capsys) == json.loads(encode_json(result))
 
 
 def test_what_if_prints_what_the_api_returns(commands, capsys):

@@ -31,7 +31,6 @@ from trainyard.hangs.decode_record import SCHEMA
 from trainyard.redact import redact
 
 SIGNAL = signal.SIGUSR2
-BUFFER_VARIABLE = "TORCH_FR_BUFFER_SIZE"
 _DUMPS = ("_dump_nccl_trace", "_dump_fr_trace")
 """Functions of torch that return the recorders' pickles: NCCL's, which only builds with CUDA have, and gloo's."""
 NAMING_MODULE = "torch._inductor.standalone_compile"

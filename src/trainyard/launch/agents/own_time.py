@@ -8,6 +8,7 @@ the slowest rank has the shortest collectives.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -97,13 +98,15 @@ class DeviceClock:
 class CollectiveTimer:
     """Adds up the time that collectives run on the device, as torch reports it after each of them.
 
-    torch calls a hook in a thread of its own when a collective of a process group has ended, with its duration between
-    device events. That needs NCCL and TORCH_NCCL_ENABLE_TIMING=1; without, the total remains 0.
+    torch calls a hook when a collective of a process group has ended, in a thread of that group, with the duration
+    between device events. That needs NCCL and TORCH_NCCL_ENABLE_TIMING=1; without, the total remains 0.
     """
 
     def __init__(self) -> None:
         """No collective has been reported yet."""
         self.total_ns = 0
+        self._lock = threading.Lock()
+        """Each process group reports in a thread of its own."""
 
     def watch(self, group: object) -> bool:
         """Count the collectives of a process group from now on. Returns False if its backend does not report them."""
@@ -117,4 +120,5 @@ class CollectiveTimer:
         """Add the duration of a collective, a `datetime.timedelta`, if torch has measured it."""
         duration = getattr(work, "active_duration", None)
         if duration is not None:
-            self.total_ns += round(duration.total_seconds() * 1e9)
+            with self._lock:
+                self.total_ns += round(duration.total_seconds() * 1e9)

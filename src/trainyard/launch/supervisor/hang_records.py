@@ -14,12 +14,12 @@ from trainyard.hangs.decode_record import decode_record
 from trainyard.hangs.find_culprit import find_culprit
 from trainyard.hangs.flight_record import FlightRecord
 from trainyard.hangs.verdict import HangAnalysis
+from trainyard.launch.supervisor.find_cause import STOPPED
 from trainyard.launch.supervisor.messages import RankReport
 from trainyard.launch.supervisor.signed_store import SignedStore
 
 MAX_BYTES = 64 * 2**20
 """Largest record that is transferred, uncompressed."""
-_STOPPED = "T"
 _UNDECIDED = ("cannot_tell", "no_hang")
 MISMATCHES = ("missing_collective", "wrong_order", "wrong_size", "wrong_dtype")
 """Verdicts that name a cause in the program, if ranks end with an error instead of hanging."""
@@ -42,18 +42,19 @@ class StoredRecords:
     def __init__(self, store: SignedStore) -> None:
         """`store`: that of the agents."""
         self._store = store
-        self._read: dict[tuple[int, int, int], FlightRecord] = {}
-        """(Generation, rank, time of the record) -> the record."""
+        self._last: dict[int, tuple[tuple[int, int], FlightRecord]] = {}
+        """Rank -> ((generation, time of the record), the record) that was read last."""
 
     def read(self, generation: int, ranks: Sequence[RankReport]) -> dict[int, FlightRecord]:
         """The records of the ranks that have published one, by rank; one that cannot be decoded is left out."""
         records = {}
         for report in ranks:
-            key = generation, report.rank, report.recorded_ns
-            if report.recorded_ns and key not in self._read:
-                self._read[key] = self._fetch(generation, report.rank)
-            if key in self._read:
-                records[report.rank] = self._read[key]
+            if not report.recorded_ns:
+                continue
+            time_of_record = generation, report.recorded_ns
+            if report.rank not in self._last or self._last[report.rank][0] != time_of_record:
+                self._last[report.rank] = time_of_record, self._fetch(generation, report.rank)
+            records[report.rank] = self._last[report.rank][1]
         return records
 
     def _fetch(self, generation: int, rank: int) -> FlightRecord:
@@ -90,7 +91,7 @@ def _with_state(report: RankReport, record: FlightRecord | None) -> FlightRecord
     state = record.state._replace(
         exit_code=report.exit_code,
         error=report.reason or record.state.error,
-        is_stopped=report.state == _STOPPED and report.exit_code is None,
+        is_stopped=report.state == STOPPED and report.exit_code is None,
         steps_begun=report.begun + 1,
         steps_done=report.done,
     )

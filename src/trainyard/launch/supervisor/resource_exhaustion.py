@@ -28,7 +28,12 @@ _COUNT_INTERVAL_S, _WINDOW_S = 1.0, 10.0
 
 def memory_group(pid: int) -> str:
     """Return the folder of a running process's memory cgroup; empty if there is none, or it has no counter of kills."""
-    return next((str(folder) for folder in memory_groups(pid) if kills(str(folder)) >= 0), "")
+    return _counted_group(memory_groups(pid))
+
+
+def _counted_group(folders: Iterable[Path]) -> str:
+    """The first of the cgroups `folders` that has a counter of kills; empty if none has."""
+    return next((str(folder) for folder in folders if kills(str(folder)) >= 0), "")
 
 
 def kills(counter: str) -> int:
@@ -66,8 +71,9 @@ class Kills:
         now_s = time.monotonic()
         if self._readings and now_s - self._readings[-1][0] < _COUNT_INTERVAL_S:
             return
-        self._groups = {pid: memory_group(pid) for pid in pids}
-        self._limits = {pid: memory_limit_bytes(memory_groups(pid)) for pid in self._groups}
+        folders = {pid: memory_groups(pid) for pid in pids}
+        self._groups = {pid: _counted_group(groups) for pid, groups in folders.items()}
+        self._limits = {pid: memory_limit_bytes(groups) for pid, groups in folders.items()}
         while len(self._readings) > 1 and now_s - self._readings[1][0] > _WINDOW_S:
             del self._readings[0]
         self._readings.append((now_s, {counter: kills(counter) for counter in {*self._groups.values(), _HOST}}))

@@ -138,7 +138,7 @@ def load(path: Path, limit: int = AS_WRITTEN.limit) -> Snapshot:
 def _decode(source: str, data: bytes) -> Snapshot:
     """Decodes an unpacked file, a pickle or JSON. Raises `BadFile`; `source` names the file."""
     if data[:1] == b"\x80":
-        plain = loads(data, source)
+        plain = loads(data, source, "memory snapshot")
     elif data.lstrip()[:1] in (b"{", b"["):
         try:
             plain = msgspec.json.decode(data)
