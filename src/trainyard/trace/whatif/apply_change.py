@@ -84,8 +84,10 @@ class Supposed:
         elif target == NETWORK:
             self._scale_lengths(supposition, self._check(supposition, self._sends, "no collective"))
         elif target.startswith(OP_PREFIX):
-            rows = op_mask(self.profile, self.ranks, target.removeprefix(OP_PREFIX))
-            next_step = near(target.removeprefix(OP_PREFIX), _op_names(self.ranks)) or "trace --full lists the ops."
+            name = target.removeprefix(OP_PREFIX)
+            rows = op_mask(self.profile, self.ranks, name)
+            next_step = "" if rows.any() else near(name, _op_names(self.ranks))
+            next_step = next_step or "`trainyard trace --full` lists ops."
             rows = self._check(supposition, rows, "no work of an op of that name", next_step)
             self._change_op(supposition, rows, device)
         else:

@@ -80,9 +80,10 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
         return _read(text, mark, header.groups)
     tables, category_notes, accelerator_categories = resolve_unknown_work(scanner.tables())
     tables = _as_annotations(tables, mark)
-    if not len(tables.host.start) and not (tables.device.kind != DRAWN).any():
+    has_device_work = bool((tables.device.kind != DRAWN).any())
+    if not len(tables.host.start) and not has_device_work:
         raise _no_events_error(text, walk, tables.dropped, category_notes)
-    losses = _describe_losses(text, walk, tables.dropped, bool((tables.device.kind != DRAWN).any()))
+    losses = _describe_losses(text, walk, tables.dropped, has_device_work)
     _check_launches(text, tables, bool(walk.lost and header.device_names), accelerator_categories)
     labels = [_lane_label(lane) for lane in tables.lanes]
     lanes = {label: index for index, label in enumerate(sorted(set(labels)))}
