@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.code_location import StackLocation
+from trainyard.recorded_stacks import MODULE_PREFIX
 from trainyard.step_marks import STEP_MARK
 
 I64 = NDArray[np.int64]
@@ -24,7 +25,7 @@ KERNEL, COPY, MEMSET, DRAWN = range(4)
 OP, CALL, NOTE, PYTHON = range(4)
 """Values of `HostSpans.what`: a framework op, a driver call, an annotation, a Python frame."""
 _TORCH_PREFIXES = (
-    "aten::", "autograd::", "c10d::", "torch::", "nn.Module: ", "ProfilerStep#", "Optimizer.", "enumerate(",
+    "aten::", "autograd::", "c10d::", "torch::", MODULE_PREFIX, "ProfilerStep#", "Optimizer.", "enumerate(",
 )  # fmt: skip
 
 TRAINING_KINDS = ("step", "warmup")

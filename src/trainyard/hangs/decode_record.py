@@ -53,7 +53,7 @@ def decode_record(data: bytes, source: str, rank: int = -1) -> FlightRecord:
     if not isinstance(dump, dict) or not isinstance(dump.get("entries", []), list | tuple) or not _is_dump(dump):
         raise BadFile(
             f"{source}: not a flight record: it has no list `entries` of collectives.",
-            "Pass the files that torch's flight recorder wrote: nccl_trace_rank_<N>, or their JSON form.",
+            "Pass the files of torch's flight recorder (comm_lib_trace_rank_<N>, nccl_trace_rank_<N>), or their JSON form.",
         )
     return _RecordDecoder(dump, context).record(source, rank)
 
@@ -99,7 +99,7 @@ class _RecordDecoder:
         if rank < 0:
             raise BadFile(
                 f"{source}: a flight record does not hold its rank, and the file's name has no number.",
-                "Rename the file so that it ends in its rank, as in nccl_trace_rank_3.",
+                "Rename the file so that it ends in its rank, as in comm_lib_trace_rank_3.",
             )
         entries = self.dump.get("entries", ())
         operations = [operation for entry in entries if (operation := self._operation(entry))]

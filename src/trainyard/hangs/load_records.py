@@ -70,7 +70,8 @@ def load_records(paths: Sequence[str | os.PathLike[str]], limit: int = DEFAULT_M
             raise next(iter(failures.values()))
         raise MissingFile(
             f"{', '.join(map(str, paths))}: no flight records.",
-            "Set TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=20000; torch then writes nccl_trace_rank_<N>.",
+            "Set TORCH_NCCL_DUMP_ON_TIMEOUT=1 and TORCH_FR_BUFFER_SIZE=20000; "
+            "torch then writes a file for each rank, whose path begins with TORCH_FR_DUMP_TEMP_FILE.",
         )
     warnings = tuple(error.message for error in failures.values())
     unreadable = tuple(rank for path in failures if (rank := rank_of_name(path.name)) >= 0 and rank not in records)

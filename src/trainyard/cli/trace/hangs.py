@@ -17,9 +17,9 @@ from trainyard.cli.trace.trace_options import FULL, JSON
 def command(dumps: tuple[str, ...], limit: str, full: bool, as_json: bool) -> None:
     """Find the ranks that make a job hang, from the dumps of torch's flight recorder.
 
-    DUMPS are the files of all ranks, or a folder of them: the pickles that torch writes (nccl_trace_rank_<N>; they are
-    decoded as plain data and never executed), their JSON form, or the flight records in `logs/` of a run. A file
-    rank<N>.stacks with the Python stacks of a rank (py-spy dump, faulthandler) in the same folder completes its record.
+    DUMPS are the files of all ranks, or a folder of them: the pickles that torch writes (comm_lib_trace_rank_<N>,
+    earlier nccl_trace_rank_<N>; they are decoded as plain data and never executed), their JSON form, or the flight
+    records in `logs/` of a run. A file rank<N>.stacks with the Python stacks of a rank (py-spy dump, faulthandler) in the same folder completes its record.
     """
     from rich.text import Text
 
