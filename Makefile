@@ -53,8 +53,8 @@ demo-trace: $(RUNS)  ## record anew the trace that `trainyard demo` shows
 native:  ## compile the trace scanner, where a C compiler is there
 	@$(PYTHON) src/trainyard/trace/readers/kineto/native/build.py
 
-# Both environments are made at once, and the linters, which use one core, run at the same time as the tests. Many tests
-# of the second call wait, for a lease or a dead rank, so that another worker has processor time.
+# Both environments are made at once, and the linters, which use one core, run at the same time as the tests. The second
+# call has one more worker, since many of its tests wait for a lease or a dead rank without using a core.
 PASSED := .passed-light.json
 test: native  ## lint, the tests that pass without torch, then all others
 	@$(MAKE) --no-print-directory -j2 lint test-light

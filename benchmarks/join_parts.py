@@ -151,12 +151,15 @@ def draw_page(folder: Path) -> None:
 def main(args: Sequence[str]) -> int:
     """Run one stage, or all stages as processes of their own, and print the CPU time and memory of each. Returns 1 if a
     stage failed."""
-    if args[0] in ("make", "join", "page"):
-        folder, ranks = Path(args[1]), int(args[2])
-        if args[0] == "join":
-            return join_parts(folder, ranks)
-        return make_parts(folder, ranks) or 0 if args[0] == "make" else draw_page(folder) or 0
-    failed = 0
+    if args[0] == "join":
+        return join_parts(Path(args[1]), int(args[2]))
+    if args[0] == "make":
+        make_parts(Path(args[1]), int(args[2]))
+        return 0
+    if args[0] == "page":
+        draw_page(Path(args[1]))
+        return 0
+    failed = False
     for ranks in args:
         with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
             for stage in ("make", "join", "page"):

@@ -67,9 +67,10 @@ def test_lowest_limit_of_nested_groups_applies(host: Host, limits: dict[str, obj
     assert host.limit() == expected
 
 
-def test_container_that_sees_its_group_as_the_root(host: Host) -> None:
-    host.mount(2, root="/")
-    host.process("0::/")
+@pytest.mark.parametrize(("root", "group"), [("/", "/"), ("/pod", "/../outside")], ids=["is the root", "is outside"])
+def test_limit_of_the_mounted_group_applies(host: Host, root: str, group: str) -> None:
+    host.mount(2, root=root)
+    host.process(f"0::{group}")
     host.write("", "memory.max", GIB)
     assert host.limit() == GIB
 
@@ -80,13 +81,6 @@ def test_container_with_the_path_of_the_host(host: Host) -> None:
     host.write("memory", "memory.limit_in_bytes", 3 * GIB)
     host.write("memory/inner", "memory.limit_in_bytes", V1_UNLIMITED)
     assert host.limit() == 3 * GIB
-
-
-def test_process_outside_of_the_mounted_group(host: Host) -> None:
-    host.mount(2, root="/pod")
-    host.process("0::/../outside")
-    host.write("", "memory.max", GIB)
-    assert host.limit() == GIB
 
 
 def test_version_1_limit_of_hidden_ancestors(host: Host) -> None:

@@ -59,8 +59,8 @@ def _group_paths(path: Path) -> Iterator[tuple[int, str]]:
             yield (1 if controllers else 2), group
 
 
-def _mounts(path: Path) -> Iterator[tuple[int, Path, Path]]:
-    """Yield (version, root, mount point) of each mounted hierarchy of memory cgroups, version 1 first, from a file
+def _mounts(path: Path) -> list[tuple[int, Path, Path]]:
+    """Return (version, root, mount point) of each mounted hierarchy of memory cgroups, version 1 first, from a file
     /proc/PID/mountinfo. `root`: the cgroup that is mounted there."""
     hierarchies: list[tuple[int, Path, Path]] = []
     for line in _read(path).splitlines():
@@ -68,15 +68,14 @@ def _mounts(path: Path) -> Iterator[tuple[int, Path, Path]]:
         fields, types = mount_fields.split(), type_fields.split()
         if len(fields) < 5 or len(types) < 3:
             continue
-        if types[0] == "cgroup2":
-            hierarchies.append((2, Path(_unescape(fields[3])), Path(_unescape(fields[4]))))
-        elif types[0] == "cgroup" and "memory" in types[2].split(","):
-            hierarchies.append((1, Path(_unescape(fields[3])), Path(_unescape(fields[4]))))
-    yield from sorted(hierarchies)
+        if types[0] == "cgroup2" or (types[0] == "cgroup" and "memory" in types[2].split(",")):
+            version = 2 if types[0] == "cgroup2" else 1
+            hierarchies.append((version, Path(_unescape(fields[3])), Path(_unescape(fields[4]))))
+    return sorted(hierarchies)
 
 
 def _unescape(text: str) -> str:
-    """Replace the octal escapes of blanks in a field of mountinfo, such as `\\\\040`."""
+    """Replace the octal escapes of blanks in a field of mountinfo, such as `\\040`."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.ports import free_port
 from tests.processes import alive, until
 from tests.refused import missing_values, refused
 from trainyard.errors import BadInput, MissingLibrary, PortInUse, UnknownName
@@ -90,12 +91,6 @@ from pathlib import Path
 folder, said = Path(sys.argv[1]), [os.environ[name] for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT")]
 (folder / ("rank" + os.environ["RANK"])).write_text(" ".join(said))
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def pids(job_folder: Path) -> list[int]:

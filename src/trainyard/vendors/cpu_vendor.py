@@ -33,10 +33,11 @@ class Cpu(Catalogue):
             **_vector_extensions(),
         }
         host_bytes, limit_bytes = _memory_bytes(), memory_limit_bytes(memory_groups())
+        memory_bytes = host_bytes
         if limit_bytes and (limit_bytes < host_bytes or not host_bytes):
             facts["memory_limit"] = f"{show_size(limit_bytes)} of {show_size(host_bytes)}, by a cgroup"
-            host_bytes = limit_bytes
-        return (DeviceSeen(index=0, name=_cpu_name(), vendor="cpu", memory_bytes=host_bytes, facts=facts),)
+            memory_bytes = limit_bytes
+        return (DeviceSeen(index=0, name=_cpu_name(), vendor="cpu", memory_bytes=memory_bytes, facts=facts),)
 
     def telemetry(self) -> Mapping[str, str]:
         """`governor` and `frequency`, if the kernel reports them, and the `load` of the last minute."""

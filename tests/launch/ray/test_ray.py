@@ -25,9 +25,9 @@ from msgspec.structs import replace
 
 from tests.launch.real_job import losses
 from tests.launch.requests import JOB, request
+from tests.ports import free_port
 from tests.processes import until
 from tests.refused import refused
-from tests.run.parts.test_two_hosts import free_port
 from tests.run.parts.two_hosts import LATE_SCRIPT
 from trainyard.api.run_jobs import read_job
 from trainyard.errors import BadInput, EnvironmentFailed, UnknownName

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.nodes.test_two_hosts import Hosts, free_port
+from tests.ports import free_port
+from tests.run.nodes.test_two_hosts import Hosts
 from tests.run.parts.part_maker import rank_document
 from tests.trace_maker import write
 from trainyard import api
@@ -22,8 +23,7 @@ def test_ledgers_and_findings_equal_those_of_whole_traces(tmp_path: Path) -> Non
     hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=8)
     (tmp_path / "job.toml").write_text(hosts.text.replace("profiled = 0", "profiled = 3"))
     try:
-        for node in (0, 1):
-            hosts.start(node)
+        hosts.start_both()
         assert hosts.exit_codes() == [0, 0], hosts.logs
     finally:
         hosts.end()

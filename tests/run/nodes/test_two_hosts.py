@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.ports import free_port
 from tests.processes import alive, until
 from tests.tiny_job import TWO_REPLICAS
 from trainyard.job_file import parse
@@ -57,22 +57,14 @@ class Hosts:
         self.store = Store(folder / "store")
         self.run_folder = self.store.runs / joined_run_id("77")
         self.names = {0: "node0", 1: "node1"}
-        """Node -> the folder of its host."""
+        """Node -> name of the folder of its host."""
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, node: int, **environment: str) -> None:
         command = [*self.prefixes.get(node, ()), sys.executable, "-P", "-m", NODE_MODULE]
-        command += [
-            "--folder",
-            str(self.folder / self.names[node]),
-            "--job-id",
-            "77",
-            "--nodes",
-            "2",
-            "--node",
-            str(node),
-        ]
-        command += ["--head", self.head, "--job", "job.toml", "--shared", str(self.folder / "shared")]
+        command += ["--folder", str(self.folder / self.names[node])]
+        command += ["--job-id", "77", "--nodes", "2", "--node", str(node), "--head", self.head]
+        command += ["--job", "job.toml", "--shared", str(self.folder / "shared")]
         variables = {TOKEN: "secret", "TRAINYARD_STORE": str(self.store.root), **environment}
         with (self.folder / f"node{node}.log").open("ab") as log:
             self.processes[node] = subprocess.Popen(
@@ -80,15 +72,19 @@ class Hosts:
                 env={**os.environ, **variables}, start_new_session=True,
             )  # fmt: skip
 
+    def start_both(self) -> None:
+        for node in (0, 1):
+            self.start(node)
+
     def pid(self, node: int, name: str) -> int:
         """The process id that a process of the node has recorded; 0 without one."""
-        folder = self.folder / "node1" / self.run_folder.name if node else self.run_folder
+        folder = self.folder / self.names[node] / self.run_folder.name if node else self.run_folder
         path = folder / "logs" / f"{name}.pid"
         return int(path.read_text() or 0) if path.exists() else 0
 
     def steps(self, node: int = 0) -> int:
         """Number of samples of the node's rank, in all attempts."""
-        folder = self.folder / "node1" / self.run_folder.name if node else self.run_folder
+        folder = self.folder / self.names[node] / self.run_folder.name if node else self.run_folder
         path = folder / "samples" / f"rank{node}.jsonl"
         return len(path.read_bytes().splitlines()) if path.exists() else 0
 
@@ -161,8 +157,7 @@ def test_a_cut_host_ends_its_ranks_and_comes_back(
     hosts = Hosts(tmp_path, "10.77.0.1:29477", namespaces, steps=60)
     cable = ["ip", "-n", namespaces[1][3], "link", "set", "ty1"]
     try:
-        for node in (0, 1):
-            hosts.start(node)
+        hosts.start_both()
         hosts.until_steps(10)
         rank = hosts.pid(1, "rank1")
         subprocess.run([*cable, "down"], check=True)  # without any packet about it
@@ -190,15 +185,13 @@ def test_a_cut_host_ends_its_ranks_and_comes_back(
 def test_notice_on_any_node_saves_and_a_requeue_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=40)
     try:
-        for node in (0, 1):
-            hosts.start(node)
+        hosts.start_both()
         hosts.until_steps(7)
         hosts.processes[1].send_signal(signal.SIGTERM)
         assert hosts.exit_codes() == [LEFT, LEFT], hosts.logs
         saved = hosts.run()
         assert [incident.kind for incident in saved.incidents] == ["preempted"]
-        for node in (0, 1):
-            hosts.start(node)
+        hosts.start_both()
         assert hosts.exit_codes() == [0, 0], hosts.logs
     finally:
         hosts.end()
@@ -216,8 +209,7 @@ def test_requeue_on_another_host_resumes_and_lists_missing_samples(
     """The head's store, or the folder of node 1, is not on the host that replaces it; the checkpoints are shared."""
     hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=40)
     try:
-        for node in (0, 1):
-            hosts.start(node)
+        hosts.start_both()
         hosts.until_steps(7)
         hosts.processes[1].send_signal(signal.SIGTERM)
         assert hosts.exit_codes() == [LEFT, LEFT], hosts.logs
@@ -227,8 +219,7 @@ def test_requeue_on_another_host_resumes_and_lists_missing_samples(
         if replaced == 0:
             hosts.store = Store(tmp_path / "another")
             hosts.run_folder = hosts.store.runs / hosts.run_folder.name
-        for node in (0, 1):
-            hosts.start(node)
+        hosts.start_both()
         assert hosts.exit_codes() == [0, 0], hosts.logs
     finally:
         hosts.end()
@@ -248,8 +239,7 @@ def test_samples_of_a_lost_node_are_listed_when_a_spare_replaces_it(
 ) -> None:
     hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=40)
     try:
-        for node in (0, 1):
-            hosts.start(node)
+        hosts.start_both()
         hosts.until_steps(12)
         os.killpg(hosts.processes[1].pid, signal.SIGKILL)
         hosts.names[1] = "spare"
@@ -289,9 +279,3 @@ def _processes_in(folder: Path) -> list[Path]:
 
 def _faults(hosts: Hosts) -> list[event_log.JobEvent]:
     return [event for event in event_log.read(hosts.run_folder) if event.type == "fault"]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.run.parts.test_two_hosts import free_port
+from tests.ports import free_port
 from tests.run.parts.two_hosts import LATE_SCRIPT
 from trainyard.run.parts.part import joined_run_id
 

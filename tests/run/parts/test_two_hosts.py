@@ -2,21 +2,16 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
 
+from tests.ports import free_port
 from tests.run.parts.two_hosts import LATE_SCRIPT, SHIFT_S
 from trainyard.run.parts.part import joined_run_id, read_part
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def run_on_two_hosts(tmp_path, clock, *options, dies=-1, stores=("a", "b"), **variables):

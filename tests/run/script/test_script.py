@@ -322,20 +322,21 @@ def test_a_marked_script_says_its_tokens_and_losses(tmp_path):
 @pytest.mark.torch
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("text", "code", "error", "values"),
+    ("text", "code", "error", "values", "stored_runs"),
     [
         (
             PLAIN.replace("print(", "raise SystemExit(9)\nprint("),
             4,
             "command-failed",
             ["exit code 9"],
+            1,
         ),
-        ("raise SystemExit(3)", 4, "command-failed", ["exit code 3", "second"]),
-        ("print('no training here')", 2, "bad-input", ["trainyard.step()"]),
+        ("raise SystemExit(3)", 4, "command-failed", ["exit code 3", "second"], 0),
+        ("print('no training here')", 2, "bad-input", ["trainyard.step()"], 0),
     ],
     ids=["fails late", "fails at once", "takes no step"],
 )
-def test_a_script_that_fails_or_takes_no_step(tmp_path, request, text, code, error, values):
+def test_a_script_that_fails_or_takes_no_step(tmp_path, text, code, error, values, stored_runs):
     pytest.importorskip("torch")
     stored, done = run(tmp_path, [sys.executable, written(tmp_path, text), "8"])
     assert done.returncode == code
@@ -343,7 +344,7 @@ def test_a_script_that_fails_or_takes_no_step(tmp_path, request, text, code, err
     assert code_of(done.stderr) == error
     assert missing_values(done.stderr, *values) == []
     rows = Store(tmp_path / "store").rows()
-    assert len(rows) == ("fails late" in request.node.name)
+    assert len(rows) == stored_runs
     for row in rows:
         (incident,) = Store(tmp_path / "store").load(row.id).incidents
         assert (incident.kind, incident.rank) == ("command_death", -1)
@@ -351,8 +352,6 @@ def test_a_script_that_fails_or_takes_no_step(tmp_path, request, text, code, err
 
 
 def test_memory_kills_during_a_command_are_named(tmp_path, monkeypatch):
-    from trainyard.run.script import run_command
-
     counts = iter([3, 5])
     monkeypatch.setattr(run_command, "_memory_kills", lambda: next(counts))
     monkeypatch.setattr(run_command, "memory_limit_bytes", lambda _: 1 << 30)

@@ -72,7 +72,7 @@ def execute(
     _check(job, devices, session.hosts)
     for notice in device_rules.notices(job.recipe, devices[0].vendor):
         session.say(notice)
-    rank_variables = job_environment(job, session.hosts, vendors)
+    rank_variables = job_environment(job, session.hosts, vendors, devices[0].vendor)
     launcher: Launcher = plugins.load("launchers", "local")
     run_provenance = provenance.gather(devices, vendors, variable_values(rank_variables))
     run_id = session.hosts.run_id if session.hosts is not None else new_id()
@@ -121,7 +121,7 @@ def resume(name: str, session: Session) -> Run:
     vendors = plugins.load_all("vendors")
     devices = _devices(session, vendors)
     _check(run.job, devices, session.hosts)
-    rank_variables = job_environment(run.job, session.hosts, vendors)
+    rank_variables = job_environment(run.job, session.hosts, vendors, devices[0].vendor)
     launcher: Launcher = plugins.load("launchers", "local")
     with lock_folder(folder):
         record_supervisor_death(folder)  # of an attempt that was killed with its command

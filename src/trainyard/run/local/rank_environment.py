@@ -22,18 +22,21 @@ PRELOAD = (
 """Slow imports of the ranks' module, loaded once for all ranks."""
 
 
-def job_environment(job: Job, hosts: Hosts | None, vendors: Mapping[str, Vendor]) -> dict[str, Variable]:
+def job_environment(job: Job, hosts: Hosts | None, vendors: Mapping[str, Vendor], vendor: str) -> dict[str, Variable]:
     """Default environment variables of the ranks on this machine, by name. `hosts`: of the job, None for a job on this
-    machine; `vendors`: by name."""
+    machine; `vendors`: by name; `vendor`: of the devices that the ranks use."""
     if hosts is None:
-        return environment(job.layout.ranks, vendors)
+        return environment(job.layout.ranks, vendors, vendor)
     address = own_address(hosts.host, hosts.port)
-    return environment(max(1, job.layout.ranks // hosts.nodes), vendors, address)
+    return environment(max(1, job.layout.ranks // hosts.nodes), vendors, vendor, address)
 
 
-def environment(ranks: int, vendors: Mapping[str, Vendor], address: str = _LOOPBACK) -> dict[str, Variable]:
+def environment(
+    ranks: int, vendors: Mapping[str, Vendor], vendor: str, address: str = _LOOPBACK
+) -> dict[str, Variable]:
     """Default environment variables of `ranks` ranks on one host, by name, which the user's environment overrides.
-    `vendors`: by name. `address`: that of this host at which ranks of other hosts reach it.
+    `vendors`: by name; `vendor`: of the devices that the ranks use. `address`: that of this host at which ranks of
+    other hosts reach it.
 
     Each rank gets its share of the cores; ranks use the interface of `address`, whatever the host name resolves to.
     """
@@ -42,7 +45,7 @@ def environment(ranks: int, vendors: Mapping[str, Vendor], address: str = _LOOPB
     if sys.platform.startswith("linux") and (interface := interface_of(address)):
         reason = f"The ranks reach each other through the interface of {address}."
         variables["GLOO_SOCKET_IFNAME"] = Variable(value=interface, reason=reason)
-    if any(vendor.devices() for name, vendor in vendors.items() if name in ("nvidia", "amd")):
+    if vendor in ("nvidia", "amd"):
         reason = "Collectives are timed on the device, so that slow ranks are detected."
         variables["TORCH_NCCL_ENABLE_TIMING"] = Variable(value="1", reason=reason)
     return variables

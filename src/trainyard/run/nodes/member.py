@@ -73,7 +73,7 @@ def _prepare(hosts: Hosts, root: Path, start: JobStart, own_address: str) -> tup
     job = job_file.load(folder / "job.toml")
     devices = find_devices(vendors)
     _node_share(job).check_fits(capacity(devices), f"this host ({socket.gethostname()}, {devices[0].name})")
-    variables = environment(start.spec.ranks_per_node, vendors, own_address)
+    variables = environment(start.spec.ranks_per_node, vendors, devices[0].vendor, own_address)
     return variable_values(variables), folder
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.record import Run
-from trainyard.units import show_ranges
+from trainyard.units import show_ranges, show_ranks
 
 
 def missing_samples(run: Run, events: Sequence[JobEvent]) -> dict[tuple[int, ...], tuple[int, ...]]:
@@ -19,8 +19,9 @@ def missing_samples(run: Run, events: Sequence[JobEvent]) -> dict[tuple[int, ...
     """
     per_node = run.job.layout.ranks // run.job.recovery.nodes
     ranks_of_attempt = {event.attempt: event.nodes * per_node for event in events if event.type == "launched"}
-    attempt_of_step = {sample.step: sample.attempt for sample in run.kept()}
-    present = {(sample.rank, sample.step) for sample in run.kept()}
+    kept = run.kept()
+    attempt_of_step = {sample.step: sample.attempt for sample in kept}
+    present = {(sample.rank, sample.step) for sample in kept}
     steps_of_rank: dict[int, list[int]] = defaultdict(list)
     for step in range(max(attempt_of_step, default=-1) + 1):
         ranks = ranks_of_attempt.get(attempt_of_step.get(step, -1), run.job.layout.ranks)
@@ -36,7 +37,7 @@ def missing_samples(run: Run, events: Sequence[JobEvent]) -> dict[tuple[int, ...
 def describe_missing_samples(run: Run, events: Sequence[JobEvent]) -> tuple[str, ...]:
     """A sentence for each group of ranks that lacks samples of the same steps; parameters as in `missing_samples`."""
     return tuple(
-        f"The samples of ranks {show_ranges(ranks)} at steps {show_ranges(steps)} are missing: the node that recorded "
+        f"The samples of {show_ranks(ranks)} at steps {show_ranges(steps)} are missing: the node that recorded "
         "them was replaced, or they are in the store of an earlier head. Figures are of the other samples."
         for ranks, steps in missing_samples(run, events).items()
     )

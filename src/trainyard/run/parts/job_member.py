@@ -69,8 +69,10 @@ class JobMember:
 
         LOCAL_RANK does not show this: a launcher may start the command for each rank, so that each has a folder.
         """
+        if self._store is None:
+            return
         lowest = rank_files(self._folder / RECORDS, ".json")[0].name
-        if self._store is None or lowest != f"rank{self.record.rank}.json":
+        if lowest != f"rank{self.record.rank}.json":
             return
         hosts = _parse_hosts(self._store.get(_HOSTS).decode())
         collector = self._store.get(_COLLECTOR).decode() if self._store.check([_COLLECTOR]) else ""

@@ -41,7 +41,7 @@ def probe(vendor: str, ranks: int, dtype: str) -> list[ProbedTime]:
     words.check(dtype, _FORMATS, "dtype")
     if find_spec("torch") is None:
         raise MissingLibrary("a probe needs torch to multiply matrices.", "Install it: pip install torch")
-    variables = variable_values(environment(ranks, plugins.load_all("vendors")))
+    variables = variable_values(environment(ranks, plugins.load_all("vendors"), vendor))
     work = partial(_measure, vendor, dtype, int(variables["OMP_NUM_THREADS"]))
     return run_ranks(ranks, work, ["trainyard.run.probe.probe_rank"], _PATIENCE_S, variables)[0]
 
