@@ -53,7 +53,7 @@ def decode_record(data: bytes, source: str, rank: int = -1) -> FlightRecord:
     if not isinstance(dump, dict) or not isinstance(dump.get("entries", []), list | tuple) or not _is_dump(dump):
         raise BadFile(
             f"{source}: not a flight record: it has no list `entries` of collectives.",
-            "Pass the files of torch's flight recorder (comm_lib_trace_rank_<N>, nccl_trace_rank_<N>), or their JSON form.",
+            "Pass dumps of torch's flight recorder (comm_lib_trace_rank_<N>, nccl_trace_rank_<N>), or their JSON form.",
         )
     return _RecordDecoder(dump, context).record(source, rank)
 

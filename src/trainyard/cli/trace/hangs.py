@@ -19,7 +19,8 @@ def command(dumps: tuple[str, ...], limit: str, full: bool, as_json: bool) -> No
 
     DUMPS are the files of all ranks, or a folder of them: the pickles that torch writes (comm_lib_trace_rank_<N>,
     earlier nccl_trace_rank_<N>; they are decoded as plain data and never executed), their JSON form, or the flight
-    records in `logs/` of a run. A file rank<N>.stacks with the Python stacks of a rank (py-spy dump, faulthandler) in the same folder completes its record.
+    records in `logs/` of a run. A file rank<N>.stacks with the Python stacks of a rank (py-spy dump,
+    faulthandler) in the same folder completes its record.
     """
     from rich.text import Text
 
