@@ -34,7 +34,7 @@ def rank_death(now: Now, rank: RankReport) -> Cause:
 
 
 def rank_hang(now: Now, hung: HungRank, ranks: Sequence[RankReport]) -> Cause:
-    """The failure of a hung rank at its last heartbeat, or at the last of all `ranks` if it is none in particular."""
+    """The failure of a hung rank at its last heartbeat, or at the last of all `ranks` if none is to blame."""
     reports = [report for report in ranks if report.rank == hung.rank]
     failure = Failure(
         rank=hung.rank,
