@@ -19,7 +19,7 @@ from trainyard.plugins import ReadOptions
 from trainyard.trace.choose_reader import read_file
 from trainyard.trace.measure import measure, measure_files, read
 from trainyard.trace.readers.columns import Columns
-from trainyard.trace.readers.recognise import PROFILE_MAGIC
+from trainyard.trace.readers.recognise import REDUCED_PROFILE_MAGIC
 from trainyard.trace.reduce import reduce_trace
 
 
@@ -94,7 +94,7 @@ def test_damaged_profiles_are_refused_or_read_as_events(data, tmp_path_factory):
     payload = bytearray(_small_payload())
     for _ in range(data.draw(st.integers(1, 4))):
         payload[data.draw(st.integers(0, len(payload) - 1))] = data.draw(st.integers(0, 255))
-    path.write_bytes(PROFILE_MAGIC + lzma.compress(bytes(payload)))
+    path.write_bytes(REDUCED_PROFILE_MAGIC + lzma.compress(bytes(payload)))
     with contextlib.suppress(BadFile):
         assert all(isinstance(events, Events) for events in Columns().read(path))
 
@@ -133,13 +133,13 @@ def _small_payload():
 )
 def test_broken_containers_are_refused(tmp_path, data):
     path = tmp_path / "rank0.profile"
-    path.write_bytes(PROFILE_MAGIC + data)
+    path.write_bytes(REDUCED_PROFILE_MAGIC + data)
     with pytest.raises(BadFile):
         Columns().read(path)
 
 
 def test_unpacked_size_is_limited(tmp_path):
     path = tmp_path / "rank0.profile"
-    path.write_bytes(PROFILE_MAGIC + lzma.compress(bytes(1 << 22)))
+    path.write_bytes(REDUCED_PROFILE_MAGIC + lzma.compress(bytes(1 << 22)))
     with pytest.raises(FileTooLarge):
         Columns().read(path, ReadOptions(limit=1 << 20))

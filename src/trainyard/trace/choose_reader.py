@@ -21,10 +21,10 @@ from trainyard.trace.readers.recognise import recognise
 from trainyard.trace.readers.whole_files import is_packed, unpacked
 
 
-def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
+def read_file(file: Path, options: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
     """Reads a profiler file: one `Events` for each rank in it. The documents of an archive are read one after another.
 
-    `how`: options of the readers. Raises `BadFile` if no reader recognises the file, or if it is damaged.
+    `options`: options of the readers. Raises `BadFile` if no reader recognises the file, or if it is damaged.
     """
     name = reader_name(file)
     if not name:
@@ -32,9 +32,11 @@ def read_file(file: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
     reader = plugins.load("readers", name)
     if is_packed(file) and not _reads_packed(name, reader, file):
         return [
-            events for text in open_documents(file, how.limit) for events in _read_unpacked(reader, file, text, how)
+            events
+            for text in open_documents(file, options.limit)
+            for events in _read_unpacked(reader, file, text, options)
         ]
-    return reader.read(file, how)
+    return reader.read(file, options)
 
 
 def reader_name(file: Path) -> str:
@@ -85,7 +87,7 @@ def _reads_packed(name: str, reader: plugins.Reader, file: Path) -> bool:
     return name == "kineto" or len(open_documents(file, AS_WRITTEN.limit)) == 1
 
 
-def _read_unpacked(reader: plugins.Reader, file: Path, text: UnpackedText, how: ReadOptions) -> Sequence[Events]:
+def _read_unpacked(reader: plugins.Reader, file: Path, text: UnpackedText, options: ReadOptions) -> Sequence[Events]:
     """Reads one document of the packed file `file` from a temporary copy: its ranks, none if it is not recognised.
 
     `text`: the document, unpacked on reading. Raises `BadFile`, whose message names the packed file and the document
@@ -94,7 +96,7 @@ def _read_unpacked(reader: plugins.Reader, file: Path, text: UnpackedText, how: 
     copy = file
     try:
         with unpacked(text) as copy:
-            return reader.read(copy, how) if reader.sniff(copy) else ()
+            return reader.read(copy, options) if reader.sniff(copy) else ()
     except BadFile as error:
         message = error.message.replace(str(copy), f"{file} ({text.name})")
         raise type(error)(message, error.next_step) from error

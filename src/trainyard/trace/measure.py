@@ -30,6 +30,7 @@ from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.align.cross_rank import RankAgreement, Window, align_ranks
 from trainyard.trace.align.survey import Survey, survey
 from trainyard.trace.booking.book_rank import ClassifiedRank, RankTrace, book_rank, classify_rank
+from trainyard.trace.booking.summarise_rank import RankSummary, summarise_rank
 from trainyard.trace.flops.op_costs import BUILT_IN, Formulas
 from trainyard.trace.measured_trace import MeasuredTrace, conclude
 from trainyard.trace.parallel import spill
@@ -40,6 +41,8 @@ from trainyard.units import listed
 _MAX_FILES_IN_MEMORY = 16
 _MAX_BYTES_IN_MEMORY = 32 * 2**20
 """Limits of several files that are measured in this process; unpacked, a file takes many times its size."""
+MAX_RANKS_IN_DETAIL = 64
+"""Ranks from which each is summarised when it is booked, so that drawing them does not load them again."""
 _Rank = TypeVar("_Rank")
 
 
@@ -49,7 +52,7 @@ def measure_files(
     source: str = "",
     axis: str = "",
     engine: str = "auto",
-    how: ReadOptions = AS_WRITTEN,
+    options: ReadOptions = AS_WRITTEN,
     strict: bool = False,
     formulas: Formulas = BUILT_IN,
 ) -> MeasuredTrace:
@@ -57,7 +60,7 @@ def measure_files(
 
     `paths`: files and folders; `window`: `steps` for a ledger of each step, else the whole recording is one part;
     `source`: the mean ledger's name; `axis`: the mesh axis (a key of words.AXES) that all ranks form; `engine`: a key
-    of `engines.ENGINES`, or `auto`: a few small files in memory, others in worker processes; `how`: options of the
+    of `engines.ENGINES`, or `auto`: a few small files in memory, others in worker processes; `options`: options of the
     readers; `formulas`: of the FLOPs and bytes of ops.
 
     If there are several files, unreadable ones are left out and listed in `MeasuredTrace.unread`, unless `strict`.
@@ -75,7 +78,7 @@ def measure_files(
         if len(readable) == 1 or (
             len(readable) <= _MAX_FILES_IN_MEMORY and _total_bytes(readable) <= _MAX_BYTES_IN_MEMORY
         ):
-            read_outcomes = [read_or_reason(path, how) for path in readable]
+            read_outcomes = [read_or_reason(path, options) for path in readable]
             traces, file_indices, unread = _merge_outcomes(files, read_outcomes)
             truncated = [
                 path.name
@@ -92,7 +95,7 @@ def measure_files(
     # The folder is deleted with the last object that refers to it.
     folder = tempfile.TemporaryDirectory(prefix="trainyard-", ignore_cleanup_errors=True)
     with engine_named(engine, min(cores, len(readable))) as run:
-        outcomes = run(partial(_survey_file, Path(folder.name), axis, how), list(enumerate(readable)))
+        outcomes = run(partial(_survey_file, Path(folder.name), axis, options), list(enumerate(readable)))
         surveyed, file_indices, unread = _merge_outcomes(files, outcomes)
         truncated = [
             path.name
@@ -102,18 +105,23 @@ def measure_files(
         raise_if_unreadable(len(files), unread, truncated, strict)
         agreement = align_ranks([rank for rank, _ in surveyed], window, file_indices)
         booked = run(
-            partial(_book_file, formulas),
+            partial(_book_file, formulas, len(agreement.shares) > MAX_RANKS_IN_DETAIL),
             [(surveyed[rank_agreement.survey][1], rank_agreement) for rank_agreement in agreement.shares],
         )
 
     # The default argument refers to the folder, so that it exists as long as ranks can be loaded from it.
     def load_rank(number: int, _: object = folder) -> RankTrace:
-        return spill.load(booked[number], RankTrace)
+        return spill.load(booked[number][0], RankTrace)
 
     measured = conclude(
         spill.SpilledItems(len(booked), load_rank), agreement, window, source or _ledger_source(agreement.facts)
     )
-    return measured._replace(unread=unread, read_files=len(files) - len(unread) if unread else 0, formulas=formulas)
+    return measured._replace(
+        unread=unread,
+        read_files=len(files) - len(unread) if unread else 0,
+        formulas=formulas,
+        summaries=tuple(summary for _, summary in booked if summary is not None),
+    )
 
 
 def measure(
@@ -142,13 +150,13 @@ def measure(
     return measured._replace(formulas=formulas)
 
 
-def read(paths: Sequence[Path | str], how: ReadOptions = AS_WRITTEN) -> list[Events]:
+def read(paths: Sequence[Path | str], options: ReadOptions = AS_WRITTEN) -> list[Events]:
     """Reads the events of all ranks from files and folders, in order of file. Raises `BadFile` if any is damaged."""
     files = rank_files(paths)
     for file in files:
         if isinstance(file, Unread):
             raise file.error()
-    return [events for file in files if isinstance(file, Path) for events in read_file(file, how)]
+    return [events for file in files if isinstance(file, Path) for events in read_file(file, options)]
 
 
 def _merge_outcomes(
@@ -185,7 +193,7 @@ def _ledger_source(facts: Sequence[Events]) -> str:
 
 
 def _survey_file(
-    folder: Path, axis: str, how: ReadOptions, task: tuple[int, Path]
+    folder: Path, axis: str, options: ReadOptions, task: tuple[int, Path]
 ) -> list[tuple[Survey, Path]] | Unread:
     """Reads, classifies and surveys one file; runs in a worker process.
 
@@ -200,7 +208,7 @@ def _survey_file(
         raise EnvironmentFailed(
             f"{folder} does not exist on {socket.gethostname()}.", "Set TMPDIR to a folder that all hosts share."
         )
-    traces = read_or_reason(path, how)
+    traces = read_or_reason(path, options)
     if isinstance(traces, Unread):
         return traces
     surveyed = []
@@ -212,14 +220,17 @@ def _survey_file(
     return surveyed
 
 
-def _book_file(formulas: Formulas, task: tuple[Path, RankAgreement]) -> Path:
-    """Books one rank; runs in a worker process.
+def _book_file(
+    formulas: Formulas, is_summarised: bool, task: tuple[Path, RankAgreement]
+) -> tuple[Path, RankSummary | None]:
+    """Books one rank, and summarises it if `is_summarised`; runs in a worker process.
 
     `task`: (file of its classified trace, its share of the alignment). Writes the booked rank to another file, whose
-    path is returned, and deletes the first.
+    path is returned with the summary, and deletes the first.
     """
     path, share = task
-    booked = path.with_suffix(".booked")
-    spill.save(booked, book_rank(spill.load(path, ClassifiedRank), share, formulas))
+    booked_file = path.with_suffix(".booked")
+    booked = book_rank(spill.load(path, ClassifiedRank), share, formulas)
+    spill.save(booked_file, booked)
     path.unlink()
-    return booked
+    return booked_file, summarise_rank(booked) if is_summarised else None

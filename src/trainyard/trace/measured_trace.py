@@ -27,6 +27,7 @@ from trainyard.trace.align.matching import Meetings
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.align.traffic import PairTraffic
 from trainyard.trace.booking.book_rank import RankTrace
+from trainyard.trace.booking.summarise_rank import RankSummary
 from trainyard.trace.flops.op_costs import BUILT_IN, Formulas
 from trainyard.trace.rank_files import MAX_LISTED_FILES, Unread, left_out
 from trainyard.trace.step_overview import StepOverview, describe_left_out, describe_steps, overview
@@ -87,7 +88,7 @@ class MeasuredTrace(NamedTuple):
     on access; `unread`: files that could not be read, each of which may be a rank; `read_files`: number of the files
     that were read, 0 if none is unread; `steps`: how the window divides into steps; `by_model`: a mean for each device
     model if the ranks run on unlike devices, most ranks first: `mean` is then the first of them. `formulas`: those that
-    gave the FLOPs and bytes of ops.
+    gave the FLOPs and bytes of ops. `summaries`: of each of many ranks that are on disk; empty for a few.
     """
 
     ranks: Sequence[RankTrace]
@@ -103,6 +104,7 @@ class MeasuredTrace(NamedTuple):
     steps: StepOverview = StepOverview(how="window")
     by_model: tuple[ModelMean, ...] = ()
     formulas: Formulas = BUILT_IN
+    summaries: tuple[RankSummary, ...] = ()
 
     @property
     def comparable(self) -> MeasuredTrace:

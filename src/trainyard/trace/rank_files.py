@@ -79,10 +79,10 @@ def rank_files(paths: Sequence[Path | str]) -> list[Path | Unread]:
     return files
 
 
-def read_or_reason(file: Path, how: ReadOptions) -> Sequence[Events] | Unread:
+def read_or_reason(file: Path, options: ReadOptions) -> Sequence[Events] | Unread:
     """One file's ranks, or why the file cannot be read."""
     try:
-        return read_file(file, how)
+        return read_file(file, options)
     except BadFile as error:
         return _unread(file, error)
 

@@ -87,6 +87,8 @@ def _idle_device(rank: RankTrace) -> Idle:
 
     Each piece has `host`, the innermost host row (-1 for none), `next`, the row of the device work that ends the idle
     time, and `ns`, the length of its part inside the window. The launching thread is that of the launch of `next`.
+    Columns of `host` and `work` have one row per host span and per device interval; `work.call` is the host row of the
+    launch, -1 for none.
     """
     events, host, work = rank.events, rank.events.host, rank.events.work
     start, stop, key = find_idle(events, rank.context, rank.keys)

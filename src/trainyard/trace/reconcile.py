@@ -99,7 +99,7 @@ def hta(events: Events) -> ToolFigures:
     start, stop = -(-work.start[is_counted] // 1000) * 1000, work.stop[is_counted] // 1000 * 1000
     if not len(start):
         raise BadInput(
-            f"{events.source}: 0 device operations remain by HTA's rules.", "Its figures need two full steps."
+            f"{events.source}: 0 device operations remain under HTA's rules.", "Its figures need two full steps."
         )
     kind = _kind_of_names(events, _hta_kind)[work.name[is_counted]]
     # Unions of the intervals of all work, of computation and of communication.
@@ -128,15 +128,16 @@ def hta(events: Events) -> ToolFigures:
 def tracelens(events: Events) -> ToolFigures:
     """The figures of TraceLens' GPU timeline for one rank. Raises `BadInput` if its rules leave no device work.
 
-    Work without a launch in the file is left out. Communication counts as exposed if no computation overlaps it, copies
-    if neither does.
+    Work without a launch in the file is left out. Communication is exposed while no computation overlaps it; copies,
+    while neither computation nor communication does.
     """
     work = events.work
     is_counted = work.call >= 0
     start, stop = work.start[is_counted], work.stop[is_counted]
     if not len(start):
         raise BadInput(
-            f"{events.source}: 0 device operations remain by TraceLens' rules: none has its launch in the file."
+            f"{events.source}: 0 device operations remain under TraceLens' rules: the file contains no launch of any.",
+            "Record with CPU activity (ProfilerActivity.CPU), so that the file has the launches.",
         )
     kind = _kind_of_names(events, _lens_kind)[work.name[is_counted]]
     kind[work.what[is_counted] == COPY] = _MEMORY

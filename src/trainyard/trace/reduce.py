@@ -24,7 +24,7 @@ def reduce_trace(
     rank: int = -1,
     world_size: int = 0,
     clock_offset: ClockOffset | None = None,
-    how: ReadOptions = AS_WRITTEN,
+    options: ReadOptions = AS_WRITTEN,
 ) -> None:
     """Read the profiler's file `trace` and write its reduced form to `profile`.
 
@@ -32,7 +32,7 @@ def reduce_trace(
     one rank that does not state them. `clock_offset`: of the host's clock; it is left out if the times in the file are
     not of that clock. Raises `BadFile`, and the errors of `disk_space.writing`.
     """
-    ranks = [_completed(events, host_name, world_size, clock_offset) for events in read_file(trace, how)]
+    ranks = [_completed(events, host_name, world_size, clock_offset) for events in read_file(trace, options)]
     if len(ranks) == 1 and ranks[0].rank < 0 and rank >= 0:
         ranks = [replace(ranks[0], rank=rank)]
     with writing(profile):

@@ -527,6 +527,32 @@ def test_events_missing_from_the_trace_are_counted(tmp_path):
     assert any("missing from the trace" in note for note in record(read, memories[0]).notes)
 
 
+def test_block_reallocated_without_an_event_keeps_its_stream(tmp_path):
+    run = CachingAllocator()
+    run.free(run.malloc(5 * MIB, stream=7))
+    address = run.malloc(5 * MIB, stream=7)
+    snapshot = run.snapshot()
+    del snapshot["device_traces"][0][-1]
+    replayed = measure(dumped(tmp_path, snapshot))[1][0].replay
+    assert replayed.inconsistencies == 1
+    assert replayed.lives.address.tolist() == [address, address]
+    assert replayed.lives.stream.tolist() == [7, 7]
+
+
+def test_requested_free_keeps_its_event_if_the_completion_is_missing(tmp_path):
+    run = CachingAllocator()
+    run.free(run.malloc(5 * MIB))
+    run.malloc(512)
+    snapshot = run.snapshot()
+    events = [entry for entry in snapshot["device_traces"][0] if entry["action"] != "free_completed"]
+    snapshot["device_traces"][0] = events
+    replayed = measure(dumped(tmp_path, snapshot))[1][0].replay
+    requested = [entry["action"] for entry in events].index("free_requested")
+    assert replayed.inconsistencies == 1
+    assert requested < len(events) - 1
+    assert (replayed.lives.stop[0], replayed.lives.done[0]) == (requested, len(events) - 1)
+
+
 def test_totals_beyond_64_bits_are_refused(tmp_path):
     trace = [{"action": "alloc", "addr": number, "size": 1 << 61} for number in range(4)]
     path = dumped(tmp_path, {"segments": [], "device_traces": [trace]})

@@ -365,8 +365,8 @@ class Lines:
     def sniff(self, path):
         return path.read_bytes().startswith(self.prefix)
 
-    def read(self, path, how=plugins.AS_WRITTEN):
-        rows = Gather(path.name, how.mark)
+    def read(self, path, options=plugins.AS_WRITTEN):
+        rows = Gather(path.name, options.mark)
         for line in path.read_bytes().splitlines()[1:]:
             start, stop = map(int, line.split())
             rows.work("kernel", KERNEL, "stream 0", 0, start, stop)
@@ -376,8 +376,8 @@ class Lines:
 class Greedy(Lines):
     prefix = b"{"
 
-    def read(self, path, how=plugins.AS_WRITTEN):
-        rows = Gather(path.name, how.mark)
+    def read(self, path, options=plugins.AS_WRITTEN):
+        rows = Gather(path.name, options.mark)
         rows.work("mine", KERNEL, "stream 0", 0, 0, 1)
         return rows.events([])
 

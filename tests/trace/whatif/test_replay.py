@@ -21,6 +21,7 @@ from trainyard.trace.whatif.what_if import what_if
 CHANGES = (
     "no-stragglers", "no-launch-gaps", "no-syncs", "perfect-overlap", "rank:1=typical", "network=3x", "compute=2x",
     "launch_gap=0", "comm=overlap", "comm/all_reduce=overlap", "data_wait=0", "op:aten::mm=0",
+    "memory=2x",
 )  # fmt: skip
 
 

@@ -81,9 +81,12 @@ class _Rating(NamedTuple):
 
 
 def _rate(candidate: Candidate, items: WorkItems) -> _Rating:
-    """Determines the confidence in a candidate: (c + 1) / (n + 2) for c of its n intervals that hold the typical items
-    (Laplace's rule of succession: one half if there are no intervals), times that of its source. The intervals of
-    repeated kernels are equal by construction, so that c = n. `items`: with names as from `_number_names`."""
+    """Rates a candidate: (c + 1) / (n + 2) if c of its n intervals contain the typical items (Laplace's rule of
+    succession), multiplied by the prior confidence in its source.
+
+    0 if there are no intervals to compare. Those of repeated kernels are equal by construction and are not compared, so
+    that c = n. `items`: with names as from `_number_names`.
+    """
     cuts, prior = candidate.cuts, _PRIOR[candidate.source] * (_DOUBTFUL if candidate.is_doubtful else 1)
     intervals = len(cuts) - 1
     if candidate.source == "kernels":

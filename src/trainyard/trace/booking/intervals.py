@@ -75,14 +75,16 @@ def book(intervals: Intervals, bounds: I64, key_count: int, kind_count: int) -> 
             np.add.at(by_interval, row, length)
         owned_union = merge_unions(owned_union, np.stack([begin, end]))
 
-    # The union of each key's own intervals: rows sorted by key, then by start; key k has by_key[edges[k]:edges[k + 1]].
+    # The union of each key's own intervals, for all keys at once: shifted by key, those of different keys are disjoint.
     by_key = order[np.argsort(intervals.key[order], kind="stable")]
-    edges = np.searchsorted(intervals.key[by_key], np.arange(key_count + 1))
-    for key in range(key_count):
-        rows, begin, end = own_by_start(by_key[edges[key] : edges[key + 1]], start, stop)
-        for block in _row_blocks(len(rows)):
-            _, part, piece_begin, piece_end = _cut_into_parts(rows[block], begin[block], end[block], bounds)
-            np.add.at(union_ns[:, key], part, piece_end - piece_begin)
+    shift = intervals.key.astype(np.int64) * (window[1] - window[0] + 1)
+    rows, begin, end = own_by_start(by_key, start + shift, stop + shift)
+    for block in _row_blocks(len(rows)):
+        own_shift = shift[rows[block]]
+        row, part, piece_begin, piece_end = _cut_into_parts(
+            rows[block], begin[block] - own_shift, end[block] - own_shift, bounds
+        )
+        np.add.at(union_ns, (part, intervals.key[row]), piece_end - piece_begin)
 
     owned[:, key_count] = np.diff(bounds) - owned.sum(axis=1)
     return Booking(owned=owned, live=union_ns, unions=unions, by_interval=by_interval)

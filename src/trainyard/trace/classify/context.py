@@ -19,6 +19,7 @@ that is recomputed there. Two cases are similar but are not recomputation:
 
 from __future__ import annotations
 
+import re
 from array import array
 from ctypes import CDLL, byref
 from typing import NamedTuple, cast
@@ -103,6 +104,8 @@ def build_context(events: Events) -> Context:
     )
 
 
+_FRAME_LINE = re.compile(r"\(\d+\): ")
+"""The line number in a Python frame, `path(line): function`. The path of a script may lack the ending .py."""
 _NameFacts = tuple[int, bool, bool, int, int]
 """(phase set by an annotation of this name, is autograd engine, is module, op class, cause), as from `_name_facts`."""
 _Inherited = tuple[I8, I32, I8, I8]
@@ -205,7 +208,9 @@ def _name_facts(name: str, causes: list[str], mark: str) -> _NameFacts:
         name.startswith(ENGINE_PREFIX),
         name.startswith(MODULE_PREFIX)
         or not (
-            name.startswith((*_FRAMEWORK_ANNOTATIONS, mark, "<")) or ".py(" in name or name.endswith(_DYNAMO_SUFFIX)
+            name.startswith((*_FRAMEWORK_ANNOTATIONS, mark, "<"))
+            or _FRAME_LINE.search(name)
+            or name.endswith(_DYNAMO_SUFFIX)
         ),
         _CLASSES.index(op_class) if op_class else -1,
         causes.index(cause) if cause else -1,

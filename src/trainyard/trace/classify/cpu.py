@@ -57,15 +57,24 @@ def classify_cpu(events: Events, context: Context, keys: Keys) -> Classified:
     phase = np.where(owner >= 0, context.phase[owner], _OTHER)
     # A frame or annotation around the evaluation of a closure has the optimizer's phase, but not during the evaluation.
     phase[(phase == _OPTIMIZER) & context.evaluations.contains(begin, events.main)] = _OTHER
-    # Each distinct pair of span and phase is packed into one number, and looked up once.
-    pairs, index = np.unique(owner.astype(np.int64) * len(PHASES) + phase, return_inverse=True)
-    spans_and_phases = [divmod(pair, len(PHASES)) for pair in pairs.tolist()]
     no_call = Account("launch_gap", "python" if events.shows_python else "host")
     computing_names = _find_computing_names(events)
-    key_of_pair = [
-        _key_of_span(events, context, keys, row, phase, no_call, computing_names) for row, phase in spans_and_phases
+    # Spans that agree in all that a key depends on share it: each distinct combination is looked up once.
+    is_computing = np.isin(host.name, list(computing_names))
+    facts = host.what.astype(np.int64)
+    for column, size in (
+        (is_computing, 2),
+        (context.cause + 1, len(context.causes) + 1),
+        (context.op_class + 1, len(_CLASSES) + 1),
+    ):
+        facts = facts * size + column  # packed into one number
+    combination = np.append(facts, -1)[owner] * len(PHASES) + phase  # the last of `facts` is that of row -1
+    _, first, index = np.unique(combination, return_index=True, return_inverse=True)
+    key_of_combination = [
+        _key_of_span(events, context, keys, row, phase, no_call, computing_names)
+        for row, phase in zip(owner[first].tolist(), phase[first].tolist())
     ]
-    key = np.array(key_of_pair, np.int32)[index]
+    key = np.array(key_of_combination, np.int32)[index.reshape(-1)]
     name = np.where(owner >= 0, host.name[owner], -1)
     module = np.where(owner >= 0, context.module[owner], -1)
 
@@ -109,9 +118,10 @@ def _find_collectives(events: Events) -> list[tuple[int, Collective, int]]:
     """
     host = events.host
     spans = sorted((row for row in host.collectives if host.what[row] == NOTE), key=lambda row: int(host.start[row]))
-    names = ((int(row), events.names[host.name[row]]) for row in np.flatnonzero(host.what == OP))
-    # Functional collectives wrap these ops and would count twice.
-    ops = [(row, launched) for row, name in names if name.startswith("c10d::") and (launched := collective_of_op(name))]
+    # Functional collectives wrap the ops of c10d and would count twice.
+    is_c10d = np.array([name.startswith("c10d::") for name in events.names], bool)
+    rows = np.flatnonzero(is_c10d[host.name] & (host.what == OP)).tolist()
+    ops = [(row, launched) for row in rows if (launched := collective_of_op(events.names[host.name[row]]))]
     collectives = [host.collectives[row] for row in spans]
     if len(ops) == len(spans) and all(_may_be_span_of(op, span.name) for (_, op), span in zip(ops, collectives)):
         # The name of the op's collective, and the group and size that the span states.

@@ -95,6 +95,8 @@ def _cost_host_rows(events: Events, classified: Classified, formulas: Formulas) 
     shape and facts are packed into one integer.
     """
     host = events.host
+    if not formulas.are_applied:
+        return np.full(len(host), -1, np.int32), ()
     rows = np.flatnonzero((host.what == OP) & (host.shape >= 0))
     facts_of_row, facts = _facts_of_rows(events, classified, rows, formulas)
     shape_count, facts_count = max(1, len(events.shapes)), len(facts)

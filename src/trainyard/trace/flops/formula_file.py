@@ -2,7 +2,8 @@
 
 An entry states the names of ops, their arguments by position, and the FLOPs and bytes of one call as expressions
 (`expressions.py`). `[formula.backward]` is the node of the op in the backward pass, which receives the gradient `grad`
-and reads the arguments of the forward op; the forward op's `result` is the gradient that its node receives.
+and reads the arguments of the forward op. Traces do not record outputs: the size of `result` is that of the gradient
+that the op's backward node receives.
 """
 
 from __future__ import annotations
@@ -233,33 +234,35 @@ def _apply(part: _Part, shape: OperandShape, facts: CallFacts) -> Cost | None:
     """The cost of a call by one formula; None if its `requires` does not hold. Raises `UnknownOperand` for missing
     values."""
     entry = part.entry
-    node = OpArguments(shape)
-    call = OpArguments(shape, entry.arguments, facts)
+    recorded_op = OpArguments(shape)  # the backward node, if the part is of the backward pass
+    forward_op = OpArguments(shape, entry.arguments, facts)
     if part.backward:
         # Without the forward op only a formula of the gradient alone applies.
-        call = OpArguments(facts.partner or OperandShape(), entry.arguments, CallFacts(facts.element))
+        forward_op = OpArguments(facts.partner or OperandShape(), entry.arguments, CallFacts(facts.element))
         if facts.partner is None and (part.requires or part.flops.names | part.bytes.names > {"grad"}):
             return None
 
     def read(name: str) -> Value:
-        """The value of an argument, of the `result`, of the gradient, or of all inputs of the op."""
+        """The value of `name` in a formula: an argument of the forward op, its `result`, the gradient `grad` that the
+        backward node receives, or the totals over all tensor `inputs`. Raises `UnknownOperand` if the trace lacks
+        it."""
         match name:
             case "result":
-                return call.result()
+                return forward_op.result()
             case "grad":
-                return node[0]
+                return recorded_op[0]  # a backward node receives the gradient as its first input
             case "inputs":
-                tensors = call.tensors()
+                tensors = forward_op.tensors()
                 return Inputs(sum(tensor.numel for tensor in tensors), sum(tensor.bytes for tensor in tensors))
             case _:
-                return call.value(name)
+                return forward_op.value(name)
 
     if part.requires and not part.requires.value(read):
         return None
     return Cost(
         flops=part.flops.number(read),
         bytes=part.bytes.number(read),
-        format=_arithmetic_format(entry, call if facts.partner or not part.backward else node),
+        format=_arithmetic_format(entry, forward_op if facts.partner or not part.backward else recorded_op),
         at_most=entry.at_most,
         on_matrix_units=entry.matrix,
         assumes=entry.assumes,

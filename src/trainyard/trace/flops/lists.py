@@ -59,10 +59,11 @@ def element_format(kernel: str) -> Format | None:
     return FORMATS[_C_TYPES[match["type"]]]
 
 
-def _list_cost(args: OpArguments, groups: list[TensorGroup], written: list[TensorGroup], flops: int) -> Cost:
-    """The cost of an op that reads `groups` and writes lists of the sizes of `written`."""
+def _list_cost(args: OpArguments, *, read: list[TensorGroup], written: list[TensorGroup], flops: int) -> Cost:
+    """The cost of an op that reads each tensor of the lists `read` once and writes each of the lists `written` once.
+    The format of the elements is that of the op's kernel; if it is unknown, the bytes are None."""
     itemsize = args.facts.element.size if args.facts.element else 0
-    moved = sum(group.numel for group in (*groups, *written)) * itemsize
+    moved = sum(group.numel for group in (*read, *written)) * itemsize
     return Cost(flops, moved if itemsize else None, args.facts.element or UNKNOWN_FORMAT)
 
 
@@ -82,13 +83,14 @@ def _groups(args: OpArguments, stop: int) -> list[TensorGroup]:
 def _cost_foreach(args: OpArguments) -> Cost:
     """A pointwise op on the first list, with further lists of the same dims, numbers or a tensor."""
     groups = _groups(args, 3)
-    return _list_cost(args, groups, groups[:1], groups[0].numel)
+    return _list_cost(args, read=groups, written=groups[:1], flops=groups[0].numel)
 
 
 def _cost_foreach_reduction(args: OpArguments) -> Cost:
     """A norm or a maximum of each tensor: one number for each."""
     groups = _groups(args, 1)
-    return _list_cost(args, groups, [TensorGroup(((len(groups[0].dims),),), 0)], groups[0].numel)
+    norms = TensorGroup(dims=((len(groups[0].dims),),), itemsize=0)  # one number for each tensor of the list
+    return _list_cost(args, read=groups, written=[norms], flops=groups[0].numel)
 
 
 def _cost_foreach_copy(args: OpArguments) -> Cost:
@@ -96,36 +98,37 @@ def _cost_foreach_copy(args: OpArguments) -> Cost:
     try:
         written = args.group(0)
     except UnknownOperand:
-        return Cost(0, None, UNKNOWN_FORMAT)
-    return _list_cost(args, [written], [written], 0)
+        return Cost(flops=0, bytes=None, format=UNKNOWN_FORMAT)
+    return _list_cost(args, read=[written], written=[written], flops=0)
 
 
 def _cost_foreach_zero(args: OpArguments) -> Cost:
     """Writes each tensor; without their dims, only the FLOPs are known."""
     try:
-        return _list_cost(args, [], [args.group(0)], 0)
+        return _list_cost(args, read=[], written=[args.group(0)], flops=0)
     except UnknownOperand:
-        return Cost(0, None, UNKNOWN_FORMAT)
+        return Cost(flops=0, bytes=None, format=UNKNOWN_FORMAT)
 
 
 def _cost_unscale(args: OpArguments) -> Cost:
     """(self, found_inf, inv_scale): divides gradients by the loss scale in place, and checks that they are finite."""
     group = args.group(0)
-    return _list_cost(args, [group], [group], group.numel)
+    return _list_cost(args, read=[group], written=[group], flops=group.numel)
 
 
 def _cost_cat(args: OpArguments) -> Cost:
-    """Reads each tensor and writes it into the result. Without the list's dims, the result's gradient has its size;
-    else the bytes are unknown."""
+    """`aten::cat` (tensors, dim): each input is read once and written once into the result. If the dims of the inputs
+    are not recorded, the size is that of the result's gradient, as recorded for the op of the backward pass
+    (`args.result()`); without that, the bytes are unknown."""
     try:
-        return _list_cost(args, [group := args.group(0)], [group], 0)
+        return _list_cost(args, read=[group := args.group(0)], written=[group], flops=0)
     except UnknownOperand:
         pass
     try:
         result = args.result()
-        return Cost(0, 2 * result.bytes, result.format)
+        return Cost(flops=0, bytes=2 * result.bytes, format=result.format)
     except UnknownOperand:
-        return Cost(0, None, UNKNOWN_FORMAT)
+        return Cost(flops=0, bytes=None, format=UNKNOWN_FORMAT)
 
 
 def _adam_formula(update_flops: int) -> Callable[[OpArguments], Cost]:
@@ -139,7 +142,12 @@ def _adam_formula(update_flops: int) -> Callable[[OpArguments], Cost]:
         written = [parameters, *moments, *([gradients] if args.maybe(13) else [])]
         decays = update_flops == ADAM_FLOPS and args.is_nonzero(9)
         per_parameter = update_flops + (DECAY_FLOPS if decays else 0)
-        return _list_cost(args, [parameters, gradients, *moments], written, per_parameter * parameters.numel)
+        return _list_cost(
+            args,
+            read=[parameters, gradients, *moments],
+            written=written,
+            flops=per_parameter * parameters.numel,
+        )
 
     return formula
 
@@ -149,14 +157,24 @@ def _cost_sgd(args: OpArguments) -> Cost:
     parameters, gradients = args.group(0), args.group(1)
     buffers = _optional_group(args, 2)
     per_parameter = SGD_FLOPS + MOMENTUM_FLOPS * bool(buffers) + DECAY_FLOPS * args.is_nonzero(3)
-    return _list_cost(args, [parameters, gradients, *buffers], [parameters, *buffers], per_parameter * parameters.numel)
+    return _list_cost(
+        args,
+        read=[parameters, gradients, *buffers],
+        written=[parameters, *buffers],
+        flops=per_parameter * parameters.numel,
+    )
 
 
 def _cost_adagrad(args: OpArguments) -> Cost:
     """`_fused_adagrad_` (self, grads, state_sums, state_steps, lr, lr_decay, weight_decay, ...)."""
     parameters, gradients, sums = (args.group(index) for index in range(3))
     per_parameter = ADAGRAD_FLOPS + DECAY_FLOPS * args.is_nonzero(6)
-    return _list_cost(args, [parameters, gradients, sums], [parameters, sums], per_parameter * parameters.numel)
+    return _list_cost(
+        args,
+        read=[parameters, gradients, sums],
+        written=[parameters, sums],
+        flops=per_parameter * parameters.numel,
+    )
 
 
 def _optional_group(args: OpArguments, index: int) -> list[TensorGroup]:

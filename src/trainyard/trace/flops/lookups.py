@@ -63,7 +63,8 @@ def _cost_index(args: OpArguments, in_place: bool) -> Cost:
 
 def _cost_index_put(args: OpArguments, in_place: bool) -> Cost:
     """`index_put` (self, indices, values, accumulate): writes the values; an accumulating one also reads the
-    elements that they are added to. Out of place, another op copies `self`."""
+    elements that they are added to. `accumulate` counts as False if the file has no values of flags. `in_place` is
+    ignored: out of place, another op copies `self`."""
     self, values = args[0], args[2]
     if values.numel == 1:  # one value for all indexed elements, whose number is not recorded
         raise UnknownOperand

@@ -17,9 +17,11 @@ MAX_COST = 2**62
 
 
 class Formulas(NamedTuple):
-    """The formulas that apply to a trace. `entries`: those of the user, which take precedence."""
+    """The formulas that apply to a trace. `entries`: those of the user, which take precedence; `are_applied`: whether
+    the FLOPs and bytes of ops are measured at all."""
 
     entries: tuple[FormulaEntry, ...] = ()
+    are_applied: bool = True
 
     @property
     def own(self) -> FormulaSet:
@@ -58,6 +60,8 @@ class Formulas(NamedTuple):
 _NONE = FormulaSet((), "")
 BUILT_IN = Formulas()
 """The package's formulas only."""
+TIMES_ONLY = Formulas(are_applied=False)
+"""No formulas, for ledgers of which only the times are used."""
 
 
 def _has_aten_formula(name: str) -> bool:

@@ -165,6 +165,33 @@ def op_roofline(measured: MeasuredTrace, device: Device | None = None, way_to_re
     )
 
 
+def least_times(rank: RankTrace, formulas: Formulas) -> I64:
+    """For each interval of `rank.classified`, the minimum time in ns of the op's call that it is the only interval of;
+    -1 if it is unknown, or the call has several intervals.
+
+    `formulas`: those that gave the costs. The device is the one named in the rank's file.
+    """
+    least = np.full(len(rank.classified.start), -1, np.int64)
+    device = machine.find_device(rank.events.device)
+    *columns, first = _identify_intervals(rank)
+    op = rank.arithmetic.op
+    intervals_of_op = np.bincount(op[op >= 0], minlength=len(rank.events.host) + 1)
+    rows = np.flatnonzero((op >= 0) & first & (intervals_of_op[op] == 1))
+    if device is None or not len(rows):
+        return least
+    identities, group = np.unique(np.stack(columns)[:, rows], axis=1, return_inverse=True)
+    rows = rows[np.argsort(group.reshape(-1), kind="stable")]
+    missing = _MissingCosts(frozenset(), frozenset(), formulas)
+    for identity, own in zip(identities.T.tolist(), np.split(rows, np.cumsum(np.bincount(group.reshape(-1)))[:-1])):
+        key, total = _roofline_key(rank, missing, *identity), _RooflineTotals()
+        total.count = len(own)
+        total.busy_ns = int((rank.classified.stop[own] - rank.classified.start[own]).sum())
+        total.kernels = {rank.events.names[name] for name in np.unique(rank.classified.name[own]).tolist()}
+        call_ns = _bound_of(key, total, device)[2]
+        least[own] = -1 if call_ns is None else call_ns
+    return least
+
+
 def _op_names(rank: RankTrace) -> set[str]:
     """The names of all ops of a rank."""
     host = rank.events.host
@@ -274,12 +301,9 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
     describes it.
     """
     cost, busy_ns = key.cost, total.busy_ns
-    flops = None if cost is None or cost.flops is None else cost.flops * total.count
+    flops = _total_flops(key, total)
     moved_bytes = None if cost is None or cost.bytes is None else cost.bytes * total.count
-    dtype = _peak_format(key, flops, total, device)
-    bound, least_call_ns = _min_call_time(key, dtype, device)
-    if key.account.what == "conv" and any(_FEWER_PRODUCTS.search(name) for name in total.kernels):
-        bound, least_call_ns = "unknown", None
+    dtype, bound, least_call_ns = _bound_of(key, total, device)
     reachable_ns = None if least_call_ns is None else least_call_ns * total.count // steps
     ns = total.ns // steps
     return OpRow(
@@ -303,6 +327,21 @@ def _op_row(key: _RooflineKey, total: _RooflineTotals, steps: int, device: Devic
         loss_ns=None if reachable_ns is None else max(0, ns - reachable_ns),
         missing=key.missing,
     )
+
+
+def _total_flops(key: _RooflineKey, total: _RooflineTotals) -> int | None:
+    """FLOPs of all calls, None if unknown."""
+    return None if key.cost is None or key.cost.flops is None else key.cost.flops * total.count
+
+
+def _bound_of(
+    key: _RooflineKey, total: _RooflineTotals, device: Device | None
+) -> tuple[str, Literal["compute", "memory", "unknown"], int | None]:
+    """(format whose peak applies, bound, minimum ns of one call, None if unknown) of the calls of a key."""
+    dtype = _peak_format(key, _total_flops(key, total), total, device)
+    if key.account.what == "conv" and any(_FEWER_PRODUCTS.search(name) for name in total.kernels):
+        return dtype, "unknown", None
+    return dtype, *_min_call_time(key, dtype, device)
 
 
 def _peak_format(key: _RooflineKey, flops: int | None, total: _RooflineTotals, device: Device | None) -> str:

@@ -128,7 +128,7 @@ def _explain_by_gradients(live: Bytes, gradients: Bytes) -> _Copies | None:
                     for size, count in concerned.items()
                     if size not in fitting and not wide and not live[size] % same and live[size] < same * count
                 }
-                best = _Copies(fitting | more, same, wide, 0, "gradients")
+                best = _Copies(parameters=fitting | more, same=same, wide=wide, gradients=0, evidence="gradients")
                 most_bytes = fitted * (same + 2 * wide)
     return best
 
@@ -144,7 +144,10 @@ def _fits(size: int, live: Bytes, gradients: Bytes, same: int, wide: int) -> boo
 
 def _explain_by_accumulation(live: Bytes, transient: Bytes) -> _Copies | None:
     """The explanation by tensors that a backward pass adds to gradients that exist already; None if they do not fit.
-    `transient`: the tensors that a backward pass allocates and frees: one per parameter, which adds up in its gradient.
+
+    Both arguments: size in bytes -> number of allocations. `live`: those from before the trace that are never freed;
+    `transient`: those that a backward pass allocates and frees, one per parameter, which adds up in its gradient. Tried
+    are numbers of tensors per parameter (`same`: itself, its gradient and state of the optimizer).
     """
     concerned = {size: count for size, count in live.items() if transient[size]}
     for same in range(_MAX_COPIES, 1, -1):
@@ -156,7 +159,7 @@ def _explain_by_accumulation(live: Bytes, transient: Bytes) -> _Copies | None:
         }
         exact = {size: count for size, count in fitting.items() if transient[size] == count}
         if _bytes(exact) * same >= _MIN_FIT * _bytes(concerned) > 0:
-            return _Copies(fitting, same, 0, 1, "accumulation")
+            return _Copies(parameters=fitting, same=same, wide=0, gradients=1, evidence="accumulation")
     return None
 
 
@@ -181,7 +184,8 @@ def _explain_by_sizes(live: Bytes) -> _Copies | None:
         left -= size * count
     same = reduce(gcd, main)
     same = same if 1 < same <= _MAX_COPIES else 1
-    return _Copies({size: count // same for size, count in model.items() if count >= same}, same, 0, 0, "sizes")
+    parameters = {size: count // same for size, count in model.items() if count >= same}
+    return _Copies(parameters=parameters, same=same, wide=0, gradients=0, evidence="sizes")
 
 
 def _find_vector(live: Bytes) -> int:
@@ -200,7 +204,12 @@ def _find_vector(live: Bytes) -> int:
 
 def _assign(lives: Lives, stays: NDArray[np.intp], category: NDArray[np.int8], copies: _Copies) -> list[str]:
     """Sets the categories of the allocations that are never freed, in place; returns the evidence as sentences.
-    `stays`: their rows in `lives`. Of equal blocks, those at the lowest addresses count as parameters."""
+
+    `stays`: their rows in `lives`; `category`: of each row of `lives`, an index into words.MEMORY. `copies.parameters`:
+    size in bytes -> number of parameters; each has `same` tensors of its size in all (itself, perhaps its gradient and
+    state of the optimizer) and `wide` of twice its size (state). Of equal blocks, those at the lowest addresses count
+    as parameters.
+    """
     # Requested size -> rows, in order of address.
     rows_of: dict[int, list[int]] = {}
     for row in stays[np.argsort(lives.address[stays], kind="stable")].tolist():

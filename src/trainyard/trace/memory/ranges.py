@@ -91,7 +91,7 @@ def ranges_at(device: SnapshotDevice, moment: int) -> ReservedRanges:
     trace = device.trace
     later_events = [event for event in _segment_events(device) if event >= moment]
     for event in reversed(later_events):
-        undone_action = -int(trace.action[event])
+        undone_action = -int(trace.action[event])  # an event with a negative action is undone
         apply_segment_event(ranges, undone_action, *_address_size_stream(device, event))
     return ranges
 

@@ -27,6 +27,7 @@ from trainyard.trace.memory.snapshot import (
     SEGMENT_FREE,
     SEGMENT_MAP,
     SEGMENT_UNMAP,
+    AllocatorBlock,
     SnapshotDevice,
 )
 
@@ -123,9 +124,10 @@ def bytes_at_moments(sizes: Column, starts: Column, stops: Column, event_count: 
 class _TraceReplay:
     """Walks through the events in order and tracks the addresses in use.
 
-    `lives_rows`: rows with the columns of `Lives`. `allocated_row`, `freeing_row`: address -> its row, while it is
-    allocated, and from the request to the completion of its free. `active_addresses`: both, sorted. `ranges`: address
-    ranges that the allocator has reserved. The counts are those of `Replay`.
+    `lives_rows`: rows with the columns of `Lives`. `allocated_row`: address -> row, while allocated. `freeing_row`:
+    address -> row, between the request and the completion of its free. `active_addresses`: the keys of both, sorted.
+    `ranges`: address ranges that the allocator has reserved. The counts are those of `Replay`. An event's number is its
+    index in the trace.
     """
 
     def __init__(self, device: SnapshotDevice, settings: AllocatorSettings) -> None:
@@ -158,7 +160,15 @@ class _TraceReplay:
                     if address in earlier:
                         self.inconsistencies += earlier is self.allocated_row
                         self._complete_free(address, event)
-                self._add_allocation(address, size, self._block_size(address, size), event, stream, stack, label)
+                self._add_allocation(
+                    address,
+                    requested=size,
+                    size=self._block_size(address, size),
+                    start=event,
+                    stream=stream,
+                    stack=stack,
+                    label=label,
+                )
             elif action == FREE_REQUESTED:
                 self._request_free(address, event)
             elif action == FREE_COMPLETED:
@@ -185,7 +195,9 @@ class _TraceReplay:
             if action <= FREE_COMPLETED and address not in addresses:
                 addresses.add(address)
                 if action != ALLOC:
-                    self._add_allocation(address, size, self.settings.round_up(size), -1, stream, 0, 0)
+                    self._add_allocation(
+                        address, requested=size, size=self.settings.round_up(size), start=-1, stream=stream
+                    )
                 if action == FREE_COMPLETED:
                     completed_only.append(address)
         # A free that completes without a request in the trace was requested before it, unless requests were not
@@ -195,20 +207,29 @@ class _TraceReplay:
         for segment in self.device.segments:
             for block in segment.blocks:
                 if block.active and block.address not in addresses:
-                    self._add_allocation(block.address, block.requested, block.size, -1, segment.stream, block.stack, 0)
-                    if not block.allocated:
-                        self._request_free(block.address, -1)
+                    self._add_final_block(block, segment.stream, start=-1)
 
     def _add_allocation(
-        self, address: int, requested: int, size: int, start: int, stream: int, stack: int, label: int
+        self, address: int, *, requested: int, size: int, start: int, stream: int, stack: int = 0, label: int = 0
     ) -> None:
         """Adds the row of an allocation that lives until the trace ends, unless a later event frees it. `requested`,
-        `size`: bytes asked for and bytes of the block; `start`: number of the event."""
+        `size`: bytes asked for and bytes of the block; `start`: number of the event; `stack`, `label`: indices as in
+        Snapshot, 0 for none."""
         self.allocated_row[address] = len(self.lives_rows)
         self.lives_rows.append(
             [address, requested, size, start, self.event_count, self.event_count, stream, stack, label]
         )
         insort(self.active_addresses, address)
+
+    def _add_final_block(self, block: AllocatorBlock, stream: int, start: int) -> None:
+        """Adds the row of a block that is active at the end of the trace, but was not allocated by its events.
+        `stream`: that of its segment; `start`: number of the event that is taken to have allocated it, -1 for before
+        the trace."""
+        self._add_allocation(
+            block.address, requested=block.requested, size=block.size, start=start, stream=stream, stack=block.stack
+        )
+        if not block.allocated:
+            self._request_free(block.address, start)
 
     def _request_free(self, address: int, event: int) -> None:
         """Marks a free as requested by event number `event`: the block at `address` stays active, perhaps for other
@@ -243,31 +264,38 @@ class _TraceReplay:
         return self.settings.block_bytes(rounded, end - address)
 
     def reconcile_with_snapshot(self) -> None:
-        """Corrects the rows, in place, by the snapshot, which shows which blocks are there at the end, and their sizes.
-        Counts blocks whose computed size is right, and contradictions between trace and snapshot."""
+        """Corrects `lives_rows`, in place, by the snapshot, which lists the blocks that exist at the end, and their
+        sizes.
+
+        `_STOP` is the event that requested the free and `_DONE` the one that completed it; both are `event_count` if
+        there was none. Counts the blocks whose computed size agrees (`matching_blocks`) of those compared
+        (`checked_blocks`), and the contradictions between trace and snapshot (`inconsistencies`).
+        """
         final_blocks = {
-            block.address: block for segment in self.device.segments for block in segment.blocks if block.active
+            block.address: (block, segment.stream)
+            for segment in self.device.segments
+            for block in segment.blocks
+            if block.active
         }
+        last_event = self.event_count - 1
         for row_by_address in (self.allocated_row, self.freeing_row):
             for address, row_index in row_by_address.items():
-                row, block = self.lives_rows[row_index], final_blocks.pop(address, None)
-                if block is None:
+                row, final = self.lives_rows[row_index], final_blocks.pop(address, None)
+                if final is None:  # freed, or its free completed, without an event
                     self.inconsistencies += 1
-                    row[_STOP] = row[_DONE] = self.event_count - 1
+                    row[_STOP], row[_DONE] = min(row[_STOP], last_event), last_event
                     continue
+                block, _ = final
                 if row[_START] >= 0:
                     self.checked_blocks += 1
                     self.matching_blocks += row[_SIZE] == block.size
                 row[_SIZE], row[_REQUESTED] = block.size, block.requested
                 row[_STACK] = row[_STACK] or block.stack
-                row[_STOP] = self.event_count if block.allocated else min(row[_STOP], self.event_count - 1)
-        for address, block in final_blocks.items():
+                row[_STOP] = self.event_count if block.allocated else min(row[_STOP], last_event)
+        for block, stream in final_blocks.values():
             # Freed in the trace but in use at its end: reallocated without an event (a filtered trace).
             self.inconsistencies += 1
-            last_event = self.event_count - 1
-            self._add_allocation(address, block.requested, block.size, last_event, 0, block.stack, 0)
-            if not block.allocated:
-                self._request_free(address, last_event)
+            self._add_final_block(block, stream, start=last_event)
 
 
 _REQUESTED, _SIZE, _START, _STOP, _DONE, _STACK = (

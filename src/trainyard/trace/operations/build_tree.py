@@ -56,7 +56,8 @@ class _TreeBuilder:
         self.shapes: list[set[str]] = [set()]
 
     def child(self, parent: int, kind: int, label: str) -> int:
-        """The row of a child, which is added if it is new; of `parent` itself if the tree is full."""
+        """The row of a child of the row `parent`, which is added if it is new; `parent` itself if the tree is full.
+        `kind`: that of the node, as in `OperationNode`."""
         row = self._rows.get((parent, kind, label))
         if row is None:
             if len(self._parents) >= _MAX_NODES:

@@ -142,8 +142,13 @@ def _place_gaps(rank: RankTrace, gaps: _Stretches) -> _Stretches:
 
 
 def _hosts_of_idle_time(rank: RankTrace, key: I32, phase: I8, innermost: I32, following: I32) -> tuple[I32, I8]:
-    """(host row, phase) of idle time. `key`, `phase`: as booked; `innermost`: the innermost host row, -1 for none;
-    `following`: the device work that ends the idle time."""
+    """(host row, phase) of each stretch of idle time; the arguments have an element for each.
+
+    `key`: index into `rank.keys.pairs`, the account and phase as booked, -1 for unexplained time; `phase`: as booked,
+    an index into `PHASES`; `innermost`: row of the innermost host span of the launching thread, -1 for none;
+    `following`: row of the device work that ends the idle time. Idle time of the accounts `words.LAUNCHED_GAPS` comes
+    after the launch of that work, so it belongs to the launch; the other, to the innermost span.
+    """
     is_queued = np.array([account.what in words.LAUNCHED_GAPS for account, _ in rank.keys.pairs] + [False], bool)[key]
     launcher = rank.classified.launcher[following]
     is_queued |= (innermost < 0) & (launcher >= 0)

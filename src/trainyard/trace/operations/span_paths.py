@@ -132,7 +132,8 @@ def _follow_forward_modules(events: Events, context: Context, opens: NDArray[np.
 
 
 def _measure_depths(around: I32) -> I64:
-    """The number of nodes around each row, at most `_MAX_DEPTH` + 1."""
+    """The number of nodes around each host row, at most `_MAX_DEPTH` + 1. `around`: for each host row, the row of the
+    innermost node around it, -1 for none."""
     depth = np.zeros(len(around), np.int64)
     rows = np.flatnonzero(around >= 0)
     ancestor = around[rows]

@@ -19,7 +19,7 @@ from trainyard.formats.atomic import replacing_own
 from trainyard.formats.regular_files import unreadable
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.trace.readers import embedded, whole_files
-from trainyard.trace.readers.recognise import PROFILE_MAGIC, recognise
+from trainyard.trace.readers.recognise import REDUCED_PROFILE_MAGIC, recognise
 
 ENDING = ".profile"
 _PRESET = 1
@@ -35,16 +35,16 @@ class Columns:
     def sniff(self, path: Path) -> bool:
         return recognise(path).reader == "columns"
 
-    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
-        """The ranks in the file, as they were written. Step marks are those of the original file, whatever `how`
+    def read(self, path: Path, options: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
+        """The ranks in the file, as they were written. Step marks are those of the original file, whatever `options`
         states. Raises `BadFile`: damaged, or larger than the limit, packed or unpacked."""
-        limit = min(how.limit, whole_files.MAX_BYTES)
+        limit = min(options.limit, whole_files.MAX_BYTES)
         whole_files.size(path, limit)
         try:
             data = path.read_bytes()
         except OSError as error:
             raise unreadable(path, error) from error
-        unpacked = memoryview(_unpack(path, data.removeprefix(PROFILE_MAGIC), limit))
+        unpacked = memoryview(_unpack(path, data.removeprefix(REDUCED_PROFILE_MAGIC), limit))
         ranks: list[Events] = []
         while unpacked:
             length = int.from_bytes(unpacked[:_LENGTH_BYTES], "little")
@@ -62,7 +62,7 @@ def write_profile(path: Path, ranks: Sequence[Events]) -> None:
     profiles = [embedded.encode_profile(events) for events in ranks]
     data = b"".join(len(profile).to_bytes(_LENGTH_BYTES, "little") + profile for profile in profiles)
     with replacing_own(path) as partial:
-        partial.write_bytes(PROFILE_MAGIC + lzma.compress(data, preset=_PRESET))
+        partial.write_bytes(REDUCED_PROFILE_MAGIC + lzma.compress(data, preset=_PRESET))
 
 
 def _unpack(path: Path, data: bytes, limit: int) -> bytes:

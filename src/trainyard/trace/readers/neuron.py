@@ -62,13 +62,13 @@ class Neuron:
     def sniff(self, path: Path) -> bool:
         return recognise(path).reader == "neuron"
 
-    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, options: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns the events of the file's device. Raises `BadFile`."""
-        document = whole_files.decode(path, how.limit, NeuronDocument, "neuron-profile")
+        document = whole_files.decode(path, options.limit, NeuronDocument, "neuron-profile")
         if document.instruction is None:
             system = "Its key 'trace_events' is that of a system profile." if document.trace_events else ""
             raise BadFile(f"{path}: the key 'instruction' is missing. {system}".rstrip(), "Pass the device's profile.")
-        reading = _NeuronRows(path, document, how.mark)
+        reading = _NeuronRows(path, document, options.mark)
         if not len(reading.rows):
             raise BadFile(
                 f"{path}: none of its {len(document.instruction):,} instructions is work, and it lists no DMA packet.",
@@ -78,9 +78,10 @@ class Neuron:
 
 
 class _NeuronRows:
-    """The rows of one NeuronCore. `begin_ns`: the start of the program; `ended_ns`: stream -> the end of its working
-    rows so far: from then on its next row could have begun; `slots`: stream -> (start, stop) of the last spans on each
-    of its threads of host spans; `active`: (start, stop) of all rows; `device`: the core's number, -1 if unknown."""
+    """The rows of one NeuronCore. `begin_ns`: the start of the program; `ended_ns`: stream -> the latest end of its
+    rows so far, which is the earliest time its next row could start; `slots`: stream -> (start, stop) in ns of the last
+    spans on each of its threads of host spans; `active`: (start, stop) of all rows; `device`: the core's number, -1 if
+    unknown."""
 
     def __init__(self, path: Path, document: NeuronDocument, marks: str) -> None:
         """Reads the instructions and DMA packets, and adds their rows. `marks`: prefix of the layers that mark
@@ -135,9 +136,9 @@ class _NeuronRows:
         for warning in dict.fromkeys(self.warnings):
             yield f"neuron-profile warns: {warning[:400]}"
 
-    def decoded(self, records: Sequence[msgspec.Raw], kind: type[_Row]) -> Iterator[_Row]:
-        """Yields the readable records; counts the others as dropped."""
-        decode = msgspec.json.Decoder(kind).decode
+    def decoded(self, records: Sequence[msgspec.Raw], record_type: type[_Row]) -> Iterator[_Row]:
+        """Yields the readable records, decoded from raw JSON as `record_type`; counts the others as dropped."""
+        decode = msgspec.json.Decoder(record_type).decode
         for raw in records:
             try:
                 yield whole_files.record(decode, raw)
@@ -231,9 +232,9 @@ class _NeuronRows:
         self.active.append((start, stop))
 
     def take_slot(self, lane: str, start: int, stop: int) -> int:
-        """The number of a thread of the stream `lane` on which no span overlaps [start, stop], and reserves it until
-        `stop`: rows of a pipelined engine overlap, and must not become each other's parents. If all threads are in use,
-        the last one."""
+        """Returns the index of a thread of the stream `lane` that has no span overlapping [start, stop] (ns), and
+        reserves it until `stop`. Rows of a pipelined engine overlap; on one thread, one would become the parent of the
+        other. If all `_MAX_SLOTS` threads are in use, returns the last one, without reserving it."""
         slots = self.slots.setdefault(lane, [])
         for number, (last_start, last_stop) in enumerate(slots):
             if last_start < start and last_stop <= start:

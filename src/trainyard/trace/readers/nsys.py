@@ -51,11 +51,11 @@ class Nsys:
     def sniff(self, path: Path) -> bool:
         return recognise(path).reader == "nsys"
 
-    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, options: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each process and device with work. Raises `BadFile`."""
         try:
-            with database_file(path, how.limit) as file, closing(_open(file, how.limit)) as connection:
-                return _read(Tables(path, connection), how.mark)
+            with database_file(path, options.limit) as file, closing(_open(file, options.limit)) as connection:
+                return _read(Tables(path, connection), options.mark)
         except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             name = getattr(error, "sqlite_errorname", "")
             code = f" ({name})" if name else ""

@@ -17,8 +17,8 @@ _THREAD_BITS = 24
 
 
 class Tables:
-    """The database's plain tables. Views and virtual tables are not read. `path`: the file, for messages; `names`: of
-    the tables; `texts`: id -> text of the table of strings, to which other tables refer."""
+    """The database's plain tables. Views and virtual tables are not read. `path`: the file, for messages; `names`: the
+    tables' names; `texts`: string id -> string, from the table StringIds: other tables refer to strings by id."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         """Reads the schema and the table of strings. `connection`: of the database; it must stay open."""

@@ -56,13 +56,13 @@ class Pftrace:
     def sniff(self, path: Path) -> bool:
         return recognise(path).reader == "pftrace"
 
-    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, options: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each process and device with work; of a file that trainyard wrote, one for each
         profile in it. Raises `BadFile`."""
         lost: list[str] = []  # the reason why the file could not be read to its end
         profiles: list[memoryview] = []
-        reading = _PftraceRows(path, how.mark)
-        for field, wire, value in fields(memoryview(whole_files.contents(path, how.limit)), lost):
+        reading = _PftraceRows(path, options.mark)
+        for field, wire, value in fields(memoryview(whole_files.contents(path, options.limit)), lost):
             if (field, wire) != (PACKET_FIELD, LENGTH):
                 continue
             packet = as_message(value)
@@ -135,102 +135,106 @@ class _PftraceRows:
         cut = [f"The file is cut short: {lost[0]}. The part before that was read."] if lost else []
         return [*cut, *(f"{count:,} {message}." for count, message in losses if count)]
 
-    def add_slice(self, part: Slice) -> None:
+    def add_slice(self, slice_: Slice) -> None:
         """Adds a complete slice as a call, an annotation, a Python frame, a kernel or a copy, by its category; counts
         it in `slices`, or in `unknown_slices` if its category is not known."""
-        category = part.category
+        category = slice_.category
         self.slices += category not in _IGNORED
-        process = self.packets.process_of(part.track)
+        process = self.packets.process_of(slice_.track)
         rows = self.processes.setdefault(process, Gather(self.path.name, self.marks))
-        thread, correlation = part.facts.get("tid", part.track), self.correlation(part)
-        times = (part.start, part.stop)
+        thread, correlation = slice_.facts.get("tid", slice_.track), self.correlation(slice_)
+        times = (slice_.start, slice_.stop)
         if category in _CALLS:
-            add_call(rows, part.name, thread, *times, correlation)
+            add_call(rows, slice_.name, thread, *times, correlation)
         elif category in _RANGES:
-            add_range(rows, part.name, thread, *times)
+            add_range(rows, slice_.name, thread, *times)
         elif category == "mpi":
-            add_mpi_call(rows, part.name, thread, *times)
+            add_mpi_call(rows, slice_.name, thread, *times)
         elif category == "pthread":
-            add_range(rows, f"{SYSTEM}{part.name}", thread, *times)
+            add_range(rows, f"{SYSTEM}{slice_.name}", thread, *times)
         elif category == "python":
-            rows.span(part.name, PYTHON, thread, *times)
-        elif category in _COPIES or (category in _KERNELS and _IS_COPY.search(part.name)):
-            self.add_copy(process, rows, part, correlation)
-        elif category in _KERNELS and not _IS_NO_WORK.search(part.name):
-            kind = MEMSET if _IS_FILL.search(part.name) else KERNEL
-            device = self.device_of_kernel(part)
+            rows.span(slice_.name, PYTHON, thread, *times)
+        elif category in _COPIES or (category in _KERNELS and _IS_COPY.search(slice_.name)):
+            self.add_copy(process, rows, slice_, correlation)
+        elif category in _KERNELS and not _IS_NO_WORK.search(slice_.name):
+            kind = MEMSET if _IS_FILL.search(slice_.name) else KERNEL
+            device = self.device_of_kernel(slice_)
             self.devices.add(device)
-            rows.work(part.name, kind, self.lane(part), device, *times, correlation=correlation)
+            rows.work(slice_.name, kind, self.lane(slice_), device, *times, correlation=correlation)
         elif category not in _IGNORED:
             self.slices -= 1
             self.unknown_slices += 1
 
-    def correlation(self, part: Slice) -> int:
+    def correlation(self, slice_: Slice) -> int:
         """The id that a launch and its work share: an annotation, or else a number for their flow; -1 if the slice has
         neither."""
-        stated_id = part.facts.get("corr_id", -1)
+        stated_id = slice_.facts.get("corr_id", -1)
         if isinstance(stated_id, int) and stated_id > 0:
             return stated_id
-        if part.flow < 0:
+        if slice_.flow < 0:
             return -1
         # Flows are numbered down from 2**62 - 2, so that they do not coincide with stated ids.
-        return self.flows.setdefault(part.flow, 2**62 - 2 - len(self.flows))
+        return self.flows.setdefault(slice_.flow, 2**62 - 2 - len(self.flows))
 
-    def device_of_kernel(self, part: Slice) -> int:
+    def device_of_kernel(self, slice_: Slice) -> int:
         """The number of a kernel's device, in its annotations or its track's name; -1 if neither has one."""
-        if "agent" in part.facts:
-            return _device_number(part.facts["agent"])
-        match = _TRACK_DEVICE.search(self.packets.tracks[part.track].name if part.track in self.packets.tracks else "")
+        if "agent" in slice_.facts:
+            return _device_number(slice_.facts["agent"])
+        match = _TRACK_DEVICE.search(
+            self.packets.tracks[slice_.track].name if slice_.track in self.packets.tracks else ""
+        )
         return int(match[1]) if match else -1
 
-    def add_copy(self, process: int, rows: Gather, part: Slice, correlation: int) -> None:
+    def add_copy(self, process: int, rows: Gather, slice_: Slice, correlation: int) -> None:
         """Adds a copy to `rows`, those of the process with the id `process`. rocprofv3 names its agents;
         rocprofiler-systems numbers them like the nodes of the machine, CPUs included: those copies are kept in
         `self.copies`, and their devices are determined at the end."""
-        source, target = ("host" if pattern.search(part.name) else "device" for pattern in (_FROM_HOST, _TO_HOST))
-        if "src_agent_id" in part.facts or "dst_agent_id" in part.facts:
-            self.copies.append((process, part, source, target))
+        source, target = ("host" if pattern.search(slice_.name) else "device" for pattern in (_FROM_HOST, _TO_HOST))
+        if "src_agent_id" in slice_.facts or "dst_agent_id" in slice_.facts:
+            self.copies.append((process, slice_, source, target))
             return
-        agent = part.facts.get("dst_agent" if target == "device" else "src_agent")
-        device = self.device_of_kernel(part) if agent is None else _device_number(agent)
-        self._add_copy_row(rows, part, source, target, device, correlation)
+        agent = slice_.facts.get("dst_agent" if target == "device" else "src_agent")
+        device = self.device_of_kernel(slice_) if agent is None else _device_number(agent)
+        self._add_copy_row(rows, slice_, source, target, device, correlation)
 
     def _add_numbered_copies(self) -> None:
         """Adds the copies of rocprofiler-systems: the nodes with copies are the devices with kernels, in order. If
         their numbers differ, the only device with kernels, else -1 for unknown."""
-        nodes = sorted({self._node(part, target) for _, part, _, target in self.copies})
+        nodes = sorted({self._node(slice_, target) for _, slice_, _, target in self.copies})
         devices = sorted(self.devices)
         device_of_node = dict(zip(nodes, devices)) if len(nodes) == len(devices) else {}
         default_device = devices[0] if len(devices) == 1 else -1
-        for process, part, source, target in self.copies:
-            device = device_of_node.get(self._node(part, target), default_device)
-            self._add_copy_row(self.processes[process], part, source, target, device, self.correlation(part))
+        for process, slice_, source, target in self.copies:
+            device = device_of_node.get(self._node(slice_, target), default_device)
+            self._add_copy_row(self.processes[process], slice_, source, target, device, self.correlation(slice_))
 
-    def _node(self, part: Slice, target: str) -> int:
+    def _node(self, slice_: Slice, target: str) -> int:
         """The number of the node of the copy's device: the target's if it is a device, else the source's; -1 if it is
         not stated."""
-        node = part.facts.get("dst_agent_id" if target == "device" else "src_agent_id", -1)
+        node = slice_.facts.get("dst_agent_id" if target == "device" else "src_agent_id", -1)
         return node if isinstance(node, int) else -1
 
-    def _add_copy_row(self, rows: Gather, part: Slice, source: str, target: str, device: int, correlation: int) -> None:
+    def _add_copy_row(
+        self, rows: Gather, slice_: Slice, source: str, target: str, device: int, correlation: int
+    ) -> None:
         """Adds a copy from `source` to `target` (`host` or `device`) to `rows`, with its size in bytes if it is
         stated."""
-        sizes = (part.facts.get(key, -1) for key in ("copy_bytes", "bytes"))
+        sizes = (slice_.facts.get(key, -1) for key in ("copy_bytes", "bytes"))
         size = next((size for size in sizes if isinstance(size, int) and size >= 0), -1)
         rows.work(
-            copy_name(source, target), COPY, self.lane(part), device, part.start, part.stop, correlation=correlation,
-            size=size,
+            copy_name(source, target), COPY, self.lane(slice_), device, slice_.start, slice_.stop,
+            correlation=correlation, size=size,
         )  # fmt: skip
 
-    def lane(self, part: Slice) -> str:
+    def lane(self, slice_: Slice) -> str:
         """The name of a slice's stream: `stream 3` from its annotations, as the copies and the kernels of a stream are
         on separate tracks; else the stream or queue in the track's name, the name itself, or the track's id."""
-        stream = part.facts.get("stream_id", 0)
+        stream = slice_.facts.get("stream_id", 0)
         if isinstance(stream, int) and stream > 0:
             return f"stream {stream}"
-        name = self.packets.tracks[part.track].name if part.track in self.packets.tracks else ""
+        name = self.packets.tracks[slice_.track].name if slice_.track in self.packets.tracks else ""
         match = _LANE.search(name)
-        return f"{match[1].lower()} {match[2]}" if match else name or f"track {part.track}"
+        return f"{match[1].lower()} {match[2]}" if match else name or f"track {slice_.track}"
 
 
 def _device_number(agent: int | str | None) -> int:

@@ -35,7 +35,7 @@ _MAX_KEPT_KEYS = 256
 """Keys of a JSON object that are kept for the decision, at most."""
 _SHOWN_KEYS = 6
 """Keys or formats that a message lists, at most."""
-PROFILE_MAGIC = b"\x89trainyard profile 1\n"
+REDUCED_PROFILE_MAGIC = b"\x89trainyard profile 1\n"
 """The first bytes of a reduced profile (`columns.py`)."""
 _SQLITE_MAGIC = b"SQLite format 3\x00"
 _ROCPD_TABLE = re.compile(rb"CREATE TABLE\W{1,4}rocpd_", re.I)
@@ -121,12 +121,12 @@ _OTHER_FILES = (
 )
 UNREADABLE_ENDINGS = tuple(other.ending for other in _OTHER_FILES if other.ending)
 """Ends of the names of profilers' reports that have to be exported first."""
-_ROCPD = Recognised(
+_ROCPD_REFUSAL = Recognised(
     reason="it is a rocpd database of rocprofv3, which is not read",
     next_step="Record with `rocprofv3 --output-format json`, or convert it: "
     "`rocpd convert -i {name} --output-format pftrace`.",
 )
-_DAMAGED = Recognised("kineto", is_certain=False)
+_EMPTY_OR_DAMAGED = Recognised("kineto", is_certain=False)
 
 
 def recognise(path: Path) -> Recognised:
@@ -151,7 +151,7 @@ def _recognise_file(path: Path, *_: int) -> Recognised:
         if len(readers) > 1:
             reason = f"the archive holds files of several formats ({listed(readers, _SHOWN_KEYS)})"
             return Recognised(reason=reason, next_step="Unpack it and pass the files of one profiler.")
-        return Recognised(readers[0]) if readers else (members or [_DAMAGED])[0]
+        return Recognised(readers[0]) if readers else (members or [_EMPTY_OR_DAMAGED])[0]
     (text,) = open_documents(path, _MAX_SCANNED_BYTES)
     return recognise_text(text)
 
@@ -165,27 +165,28 @@ def _members(path: Path) -> list[UnpackedText]:
 
 
 def recognise_text(text: UnpackedText) -> Recognised:
-    """The reader of one document (a file, or a member of an archive), or why it has none. Reads only as much of it as
-    is needed."""
+    """Choose the reader for one document (a file, or a member of an archive) by its first bytes, or give the reason why
+    it has none. Reads only as much as is needed."""
     pieces, name = _bounded(text), Path(text.name).name.removesuffix(".gz")
     head = b""
     while len(head) < _HEAD_BYTES and (piece := next(pieces, None)) is not None:
         head += piece
+    # Commas count as white space, as in `TopLevelKeys` and the JSON readers.
     content = head.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n,")
     if content[:1] == b"[":  # a list of events without a header, or another list
         return Recognised("kineto", is_certain=content[1:].lstrip(b" \t\r\n")[:1] == b"{")
     if content[:1] == b"{":
         return _recognise_json(chain([head], pieces), name)
-    if head.startswith(PROFILE_MAGIC):
-        return Recognised("columns")
+    if head.startswith(REDUCED_PROFILE_MAGIC):
+        return Recognised("columns")  # trainyard's own reduced profile
     if head.startswith(_SQLITE_MAGIC):
-        return _with_name(_ROCPD, name) if _ROCPD_TABLE.search(head) else Recognised("nsys")
+        return _with_name(_ROCPD_REFUSAL, name) if _ROCPD_TABLE.search(head) else Recognised("nsys")
     if reader := _recognise_protobuf(memoryview(head)):
         return Recognised(reader)
     if other := next((other for other in _OTHER_FILES if other.ending and name.endswith(other.ending)), None):
         return _with_name(other.refusal, name)
     if not content:
-        return _DAMAGED
+        return _EMPTY_OR_DAMAGED
     shown = head[:8].hex(" ")
     return Recognised(
         reason=f"no reader knows this kind of file: its first bytes ({shown}) are neither JSON, SQLite nor a trace in "
@@ -223,7 +224,7 @@ def _recognise_json(pieces: Iterator[bytes], name: str) -> Recognised:
     if readers and (readers[0][1] >= _MIN_OTHER_KEYS or not scan.complete):
         return Recognised(readers[0][0], is_certain=readers[0][1] >= _MIN_OTHER_KEYS)
     if not scan.complete:
-        return _DAMAGED
+        return _EMPTY_OR_DAMAGED
     keys = listed(list(kept_keys), _SHOWN_KEYS) or "none"
     return Recognised(reason=f"no reader knows this kind of file: a JSON object with other keys ({keys})")
 

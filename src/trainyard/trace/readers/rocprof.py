@@ -143,11 +143,11 @@ class Rocprof:
     def sniff(self, path: Path) -> bool:
         return recognise(path).reader == "rocprof"
 
-    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, options: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each process and device with work. Raises `BadFile`."""
-        document = whole_files.decode(path, how.limit, _RocprofDocument, "rocprofv3")
+        document = whole_files.decode(path, options.limit, _RocprofDocument, "rocprofv3")
         processes = document.processes if isinstance(document.processes, list) else [document.processes]
-        readings = [_RocprofRows(path, process, how.mark) for process in processes]
+        readings = [_RocprofRows(path, process, options.mark) for process in processes]
         working = [reading for reading in readings if len(reading.rows)]
         if not working:
             raise BadFile(
@@ -161,9 +161,10 @@ class Rocprof:
 class _RocprofRows:
     """The rows of one process.
 
-    `kinds`: kinds of records by number, each with its operations' names by number; `messages`: correlation id -> text
-    of a marker; `symbols`: kernel id -> name; `types`, `numbers`: handle of an agent -> type, and device number (GPUs
-    only); `device_names`: device number -> name; `dispatch_ids`: those of the kernels; `call_count`: of the API.
+    `kinds`: number of a kind of records -> the names of its operations by number; `messages`: correlation id -> text of
+    a marker; `symbols`: kernel id -> name; `types`, `numbers`: handle of an agent -> type, and device number (GPUs
+    only); `device_names`: device number -> name; `dispatch_ids`: dispatch ids of the kernels; `call_count`: number of
+    API calls.
     """
 
     def __init__(self, path: Path, process: _Process, marks: str) -> None:

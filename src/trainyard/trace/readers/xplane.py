@@ -51,14 +51,14 @@ class Xplane:
     def sniff(self, path: Path) -> bool:
         return recognise(path).reader == "xplane"
 
-    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, options: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """One `Events` for each device with work. Raises `BadFile`."""
         lost: list[str] = []  # the reason why the file could not be read to its end
         damaged: list[str] = []  # a message for each part that was left out
         planes: list[Plane] = []
         host_name = ""
         # Field 1 of the file holds a plane, field 4 a name of the host.
-        for field, wire, value in fields(memoryview(whole_files.contents(path, how.limit)), lost):
+        for field, wire, value in fields(memoryview(whole_files.contents(path, options.limit)), lost):
             if field == 1 and wire == LENGTH:
                 planes.append(decode_plane(as_message(value), damaged))
             elif field == 4 and wire == LENGTH:
@@ -72,7 +72,7 @@ class Xplane:
         calls = names_of_calls(threads)
         several = len(devices) > 1
         readings = [
-            _DeviceRows(f"{path.name}:{match['number']}" if several else path.name, match, calls, how, damaged)
+            _DeviceRows(f"{path.name}:{match['number']}" if several else path.name, match, calls, options, damaged)
             for _, match in devices
         ]
         for reading, (plane, _) in zip(readings, devices):
@@ -115,12 +115,12 @@ class _DeviceRows:
     that of a call of the driver, which the work that it launched repeats."""
 
     def __init__(
-        self, source: str, match: re.Match[str], calls: Mapping[int, str], how: ReadOptions, damaged: list[str]
+        self, source: str, match: re.Match[str], calls: Mapping[int, str], options: ReadOptions, damaged: list[str]
     ) -> None:
         """`source`: the rank's file, for messages; `match`: the plane's name, with the groups `kind` and `number`;
-        `how`: its `mark` is the prefix of step annotations; `damaged`: messages of damage, appended to."""
+        `options`: its `mark` is the prefix of step annotations; `damaged`: messages of damage, appended to."""
         self.kind, self.number = match["kind"], int(match["number"])
-        self.rows = Gather(source, how.mark)
+        self.rows = Gather(source, options.mark)
         self.calls, self.damaged = calls, damaged
         self.device_names: dict[int, str] = {}
         # Correlation id of a call -> (op class, pass) of its kernels' operations, empty texts if unknown: a graph

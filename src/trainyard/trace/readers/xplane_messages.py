@@ -104,8 +104,9 @@ def _find_text(field_number: int, entry: list[tuple[int, int, Value]]) -> str:
 def _decode_map_entries(
     entries: list[memoryview], damaged: list[str]
 ) -> Iterator[tuple[int, list[tuple[int, int, Value]]]]:
-    """Yields (key, fields of the message) of a map's entries; appends the damage of unreadable ones to `damaged`. The
-    fields are (field number, wire type, value)."""
+    """Yields (key, fields of the value) of the entries of a map from integers to messages; a field is (field number,
+    wire type, value). An entry is a message with the key in field 1 and the value in field 2. Appends the damage of
+    unreadable ones to `damaged`."""
     for entry in entries:
         try:
             pair = {field: value for field, _, value in fields(entry)}

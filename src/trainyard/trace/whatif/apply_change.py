@@ -8,7 +8,6 @@ stopped, and takes `length` ns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.change_rows import change_rows
 from trainyard.trace.whatif.changes import (
+    MEMORY,
     NETWORK,
     NO_LAUNCH_GAPS,
     NO_STRAGGLERS,
@@ -37,7 +37,7 @@ from trainyard.trace.whatif.changes import (
 from trainyard.trace.whatif.dependency_graph import Graph, Needs, replace_needs
 from trainyard.trace.whatif.overlap import overlap_transfers
 from trainyard.trace.whatif.profile_ops import HOST, TRANSFER, WORK, Profile
-from trainyard.trace.whatif.select_ops import op_mask, roofline_lengths, select_accounts
+from trainyard.trace.whatif.select_ops import op_mask, roofline_lengths, select_accounts, select_memory_bound
 from trainyard.trace.whatif.typical_lengths import typical_lengths
 
 Mask = NDArray[np.bool_]
@@ -83,6 +83,9 @@ class Supposed:
             self.graph = overlap_transfers(self.graph, self.profile, self.ranks, self._sends, self.is_comm)
         elif target == NETWORK:
             self._scale_lengths(supposition, self._check(supposition, self._sends, "no collective"))
+        elif target == MEMORY:
+            rows = select_memory_bound(self.profile)
+            self._scale_lengths(supposition, self._check(supposition, rows, "no memory-bound work"))
         elif target.startswith(OP_PREFIX):
             name = target.removeprefix(OP_PREFIX)
             rows = op_mask(self.profile, self.ranks, name)
@@ -106,7 +109,8 @@ class Supposed:
         return rows
 
     def _change_account(self, supposition: Supposition) -> None:
-        """Changes the length of the work booked to the accounts of a supposition, or overlaps it. Raises `BadInput`."""
+        """Changes the length of the work booked to the accounts of a supposition (`compute/norm=2x`) or, if its value
+        is `OVERLAP`, lets compute overlap their transfers. Raises `BadInput` if the steps have no such work."""
         known_accounts = ", ".join(sorted(str(account) for account in self.profile.accounts)[:40])
         is_selected = select_accounts(self.profile, supposition.target)
         rows = self._check(supposition, is_selected, f"no such work. Accounts in the traces: {known_accounts}")
@@ -132,9 +136,9 @@ class Supposed:
 
     def _scale_lengths(self, supposition: Supposition, rows: Mask) -> None:
         """Multiplies the length of the ops `rows` (a mask) by the share of the time that remains, rounded down."""
-        share: Fraction = supposition.share
+        remaining, total = supposition.share.as_integer_ratio()
         length = self.length.copy()
-        length[rows] = [ns * share.numerator // share.denominator for ns in self.length[rows].tolist()]
+        length[rows] = [ns * remaining // total for ns in self.length[rows].tolist()]
         self._set_lengths(length)
 
     def _set_lengths(self, length: I64) -> None:

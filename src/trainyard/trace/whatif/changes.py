@@ -6,6 +6,7 @@ no-syncs            the host does not wait for the device
 perfect-overlap     nothing waits for communication before its step ends
 rank:7=typical      every op of rank 7 takes the time that it takes on the other ranks
 network=2x          transfers run at twice the speed (0.5x: at half)
+memory=2x           memory-bound work runs at twice the speed: pointwise ops, norms, reductions, the optimizer, copies
 ACCOUNT=2x          work booked there runs at twice the speed: compute, compute/norm, comm/all_gather@dp_shard
 ACCOUNT=0           or takes no time: data_wait=0
 ACCOUNT=overlap     nothing waits for this communication before its step ends: comm/all_gather=overlap
@@ -30,11 +31,11 @@ NO_STRAGGLERS, NO_LAUNCH_GAPS, NO_SYNCS, PERFECT_OVERLAP = TARGETS_WITHOUT_VALUE
     "no-syncs",
     "perfect-overlap",
 )
-NETWORK, OP_PREFIX, RANK_PREFIX = "network", "op:", "rank:"
+NETWORK, MEMORY, OP_PREFIX, RANK_PREFIX = "network", "memory", "op:", "rank:"
 ROOFLINE, OVERLAP, TYPICAL = "roofline", "overlap", "typical"
 _EXAMPLES = (
-    f"{', '.join(TARGETS_WITHOUT_VALUE)}, network=2x, compute/norm=2x, data_wait=0, comm/all_reduce=overlap, "
-    f"rank:7=typical, op:aten::mm=2x, op:aten::mm=roofline, {WITHOUT}straggler"
+    f"{', '.join(TARGETS_WITHOUT_VALUE)}, network=2x, memory=2x, compute/norm=2x, data_wait=0, "
+    f"comm/all_reduce=overlap, rank:7=typical, op:aten::mm=2x, op:aten::mm=roofline, {WITHOUT}straggler"
 )
 _SPEED_FORMAT = re.compile(r"(?P<times>\d{1,6}(\.\d{1,6})?)x")
 _RANK_FORMAT = re.compile(r"rank:(?P<rank>\d{1,9})")
@@ -42,9 +43,9 @@ _WAITING_KINDS = ("straggler", "bubble", "unexplained")
 
 
 class Supposition(NamedTuple):
-    """`target`: one of `TARGETS_WITHOUT_VALUE`, `network`, an account pattern, `op:` and a name pattern, or `rank:` and
-    a rank. `share`: the fraction of its time that remains, 0 for those without a factor. `value`: `roofline`, `overlap`
-    or `typical` in place of a factor."""
+    """`target`: one of `TARGETS_WITHOUT_VALUE`, `network`, `memory`, an account pattern, `op:` and a name pattern, or
+    `rank:` and a rank. `share`: the fraction of its time that remains, 0 for those without a factor. `value`:
+    `roofline`, `overlap` or `typical` in place of a factor."""
 
     text: str
     target: str
@@ -69,7 +70,7 @@ def parse(text: str) -> Supposition:
         raise BadInput(f"{target} takes no value, but {text!r} gives it {value!r}.", f"Write {target}.")
     if target.startswith(RANK_PREFIX):
         return _parse_rank(text, target, value)
-    if target != NETWORK and not target.startswith(OP_PREFIX):
+    if target not in (NETWORK, MEMORY) and not target.startswith(OP_PREFIX):
         kind = _check_account(target)  # the target is an account pattern
         if value == OVERLAP and kind == "comm":
             return Supposition(text, target, value=OVERLAP)
@@ -107,7 +108,9 @@ def _check_account(target: str) -> str:
     kind. Raises `UnknownName` for another target, `BadInput` for an account that holds no work."""
     kind = target.partition("@")[0].partition("/")[0]
     if kind not in words.KINDS:
-        raise UnknownName(f"{target!r} is not an account, network or op:NAME.", nearest(kind, [*words.KINDS, NETWORK]))
+        raise UnknownName(
+            f"{target!r} is not an account, network, memory or op:NAME.", nearest(kind, [*words.KINDS, NETWORK, MEMORY])
+        )
     if kind in _WAITING_KINDS:
         raise BadInput(
             f"{kind} is waiting or unexplained time; no work runs there that could be faster.",

@@ -21,8 +21,9 @@ def add_cpu_host(
 ) -> I64:
     """Adds the training thread's ops to `draft` and returns their numbers, in order of time; none without stretches.
 
-    A collective needs the op before its launch; the op after a wait needs the collectives that it waited for. `begin`,
-    `end`: ops of each collective, by row of `classified`.
+    A collective needs the op before its launch; the op after a wait needs the collectives that it waited for.
+    `classified`: the intervals, those of the training thread first and then the collectives, whose `key` is an index
+    into `keys.pairs` (account, phase). `begin`, `end`: ops of each collective, by row of `classified`.
     """
     stretch_count = len(classified.start) - len(classified.collectives)
     if not stretch_count:

@@ -99,8 +99,8 @@ def _add_intervals(
     """Adds a rank's intervals to `draft`: (op at the start, op at the stop) of each of them.
 
     The two are the same for an interval that waits for no other rank, and -1 for the stretches of a CPU's training
-    thread, which are added as host ops. `arrived`: when each interval stopped waiting, ns; `_MEETS_NOBODY` if it did
-    not wait.
+    thread, which are added as host ops. `classified`: the intervals, whose `key` is an index into `keys.pairs`
+    (account, phase). `arrived`: when each interval stopped waiting, ns; `_MEETS_NOBODY` if it did not wait.
     """
     n = len(classified.start)
     begin, end = np.full(n, -1, np.int64), np.full(n, -1, np.int64)

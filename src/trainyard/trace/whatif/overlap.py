@@ -30,21 +30,15 @@ def overlap_transfers(
     waits &= np.isin(ops.role[op], (HOST, WORK))
     on_device = np.array([*(len(rank.events.work) > 0 for rank in ranks), False])[ops.rank_index]
     may_end_step = np.where(on_device, (ops.role == WORK) & is_compute, ops.role == HOST)
-    # (rank index, step) -> the last op in topological order that may end that step.
-    last_op_of_step = {
-        (int(ops.rank_index[op_index]), int(ops.step[op_index])): op_index
-        for op_index in graph.order[may_end_step[graph.order]].tolist()
-    }
+    # The last op in topological order that may end each (rank, step), -1 for none: a later assignment replaces others.
+    step_count = int(ops.step.max(initial=0)) + 2  # steps begin at `NOWHERE`, -1
+    rank_and_step = ops.rank_index * step_count + ops.step + 1
+    last_op_of_step = np.full(len(ranks) * step_count, -1, np.int64)
+    ending_ops = graph.order[may_end_step[graph.order]]
+    last_op_of_step[rank_and_step[ending_ops]] = ending_ops
     transfer_ops = np.flatnonzero(transfers)
-    # For each transfer, the last op of its step, -1 for none. It needs the transfer only if it came after it as
-    # measured.
-    last_ops = np.array(
-        [
-            last_op_of_step.get(rank_and_step, -1)
-            for rank_and_step in zip(ops.rank_index[transfer_ops].tolist(), ops.step[transfer_ops].tolist())
-        ],
-        np.int64,
-    )
+    # A step's last op needs a transfer only if it came after it as measured.
+    last_ops = last_op_of_step[rank_and_step[transfer_ops]]
     is_needed = (
         (last_ops >= 0)
         & (ops.start[transfer_ops] < ops.start[last_ops])

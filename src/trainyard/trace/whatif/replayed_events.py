@@ -45,11 +45,13 @@ def replay_events(events: Events, rank_index: int, profile: Profile, start: I64,
 def replay_marks(events: Events, clock: ReplayClock) -> Events:
     """The events with their marks and the span of the recording at replayed times, without sampled stacks; host spans
     and work keep their times."""
+    recorded = [*events.span, *(ns for mark in events.marks for ns in (mark.start, mark.stop))]
+    first, last, *bounds = clock.at(np.array(recorded, np.int64)).tolist()
     marks = tuple(
-        msgspec.structs.replace(mark, start=clock.when(mark.start), stop=clock.when(mark.stop)) for mark in events.marks
+        msgspec.structs.replace(mark, start=start, stop=stop)
+        for mark, start, stop in zip(events.marks, bounds[::2], bounds[1::2], strict=True)
     )
-    span = (clock.when(events.span[0]), clock.when(events.span[1]))
-    return msgspec.structs.replace(events, marks=marks, device_marks=(), span=span, stacks=None)
+    return msgspec.structs.replace(events, marks=marks, device_marks=(), span=(first, last), stacks=None)
 
 
 class ReplayClock:
@@ -77,10 +79,6 @@ class ReplayClock:
         # Within one op floats are accurate enough, and exact if its length did not change.
         growth = np.where(inside, (self.replayed_ns[high] - self.replayed_ns[low]) / np.maximum(width, 1), 1.0)
         return self.replayed_ns[low] + np.floor(passed * growth).astype(np.int64)
-
-    def when(self, time: int) -> int:
-        """The replayed time of one recorded time, ns."""
-        return int(self.at(np.array([time], np.int64))[0])
 
 
 def _open_parents(host: HostSpans) -> I32:

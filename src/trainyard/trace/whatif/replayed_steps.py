@@ -43,10 +43,11 @@ def replay_parts(
 def _replay_rank(
     rank: ClassifiedRank, rank_index: int, profile: Profile, start: I64, stop: I64
 ) -> tuple[Events, list[int]]:
-    """(The rank's events at replayed times, the ends of its steps in ns).
+    """Return (the rank's events at replayed times, the ends of its steps in ns).
 
-    Of the host spans, only the starts of those that launched work are replayed: steps depend on no others. `start`,
-    `stop`: replayed times of all ops of `profile`.
+    `start`, `stop`: replayed ns of every op (node of the dependency graph) of `profile`. `profile.begin[rank_index][i]`
+    and `profile.end[rank_index][i]` are the ops at the start and the stop of the rank's device interval i. Of the host
+    spans, only the starts of those that launched work are replayed, because steps depend on no others.
     """
     events, classified = rank.events, rank.classified
     clock = ReplayClock(profile, profile.host[rank_index], start, stop)
@@ -57,7 +58,8 @@ def _replay_rank(
         host_start = np.zeros(len(events.host), np.int64)
         host_start[launcher] = clock.at(events.host.start[launcher])
         work_start, work_stop = start[begin], stop[end]
-        # Work without a launch belongs to the part of its predecessor on the stream, in the order of the replay.
+        # An interval without a known launch counts to the same step as the interval before it on its stream, so the
+        # intervals are sorted by replayed time.
         order = np.lexsort((np.arange(len(begin)), -work_stop, work_start))
         work = msgspec.structs.replace(
             events.work, start=work_start[order], stop=work_stop[order], stream=events.work.stream[order]

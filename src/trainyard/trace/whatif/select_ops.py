@@ -23,6 +23,17 @@ from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.profile_ops import HOST, WORK, Profile
 
 Mask = NDArray[np.bool_]
+MEMORY_BOUND = (
+    "compute/norm",
+    "compute/elementwise",
+    "compute/reduction",
+    "compute/embedding",
+    "compute/softmax",
+    "compute/optimizer",
+    "copy/d2d",
+    "copy/memset",
+)
+"""Accounts of work that the memory of a device bounds, whatever its shapes."""
 
 
 def select_accounts(profile: Profile, pattern: str) -> Mask:
@@ -35,9 +46,19 @@ def select_accounts(profile: Profile, pattern: str) -> Mask:
     ]
 
 
+def select_memory_bound(profile: Profile) -> Mask:
+    """A mask of the ops booked to the accounts `MEMORY_BOUND`."""
+    return np.logical_or.reduce([select_accounts(profile, account) for account in MEMORY_BOUND])
+
+
 def op_mask(profile: Profile, ranks: Sequence[RankTrace], pattern: str) -> Mask:
     """A mask of the device work of framework ops whose name matches `pattern` and of the ops inside them; on a CPU, of
-    the stretches of these ops. Work whose own name matches is selected too."""
+    the stretches of these ops. Work whose own name matches is selected too.
+
+    Columns of `profile.ops`: `row`, the interval of work that an op is; `unit`, the interval that a stretch of a CPU's
+    host time is a piece of; `label`, the name, an index into `profile.labels`. `profile.launcher[rank_index]` has the
+    host row that launched each interval, or on a CPU is the interval; -1 for none.
+    """
     matches_label = np.array([_matches_name(name, pattern) for name in profile.labels] or [False], bool)
     selected = np.zeros(len(profile.ops.role), bool)
     for rank_index, rank in enumerate(ranks):

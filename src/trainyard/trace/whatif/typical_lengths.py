@@ -74,7 +74,8 @@ def _is_in_time(rank_index: I64, step: I64, length: I64) -> NDArray[np.bool_]:
     `rank_index`, `step`, `length` (ns): of each op. The result is indexed by rank index.
     """
     total_ns = np.bincount(rank_index, weights=length)
-    rank_of_step = np.unique(np.stack([rank_index, step]), axis=1)[0]  # of each distinct (rank, step)
+    distinct = np.unique(_number_rows(rank_index, step), return_index=True)[1]
+    rank_of_step = rank_index[distinct]  # of each distinct (rank, step)
     steps = np.bincount(rank_of_step, minlength=len(total_ns))
     present = np.flatnonzero(steps)
     ns_per_step = total_ns[present] / steps[present]
@@ -83,14 +84,16 @@ def _is_in_time(rank_index: I64, step: I64, length: I64) -> NDArray[np.bool_]:
     return in_time
 
 
-def _ordinals(at: I64, ops: Ops) -> I64:
-    """The number of units of the same rank, step, role and label that began before each unit. `at`: its first op."""
-    same = _number_rows(ops.role[at], ops.rank_index[at], ops.step[at], ops.label[at])
+def _ordinals(first_ops: I64, ops: Ops) -> I64:
+    """For each unit, the number of earlier units of the same rank, step, role (work, transfer or host time) and label.
+    `first_ops`: index of each unit's first op in the columns of `ops`."""
+    columns = (ops.role, ops.rank_index, ops.step, ops.label)
+    same = _number_rows(*(column[first_ops] for column in columns))
     # In the order of groups and start, a unit's ordinal is its position less that of the first unit of its group.
-    order = np.lexsort((ops.start[at], same))
+    order = np.lexsort((ops.start[first_ops], same))
     counts = np.bincount(same)
-    ordinal = np.empty(len(at), np.int64)
-    ordinal[order] = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    ordinal = np.empty(len(first_ops), np.int64)
+    ordinal[order] = np.arange(len(first_ops)) - np.repeat(np.cumsum(counts) - counts, counts)
     return ordinal
 
 

@@ -14,9 +14,10 @@ from trainyard.change import Change
 from trainyard.ledger import AccountChange, Ledger, diff
 from trainyard.machine import Device
 from trainyard.trace.align.alignment import Aligned
+from trainyard.trace.flops.op_costs import Formulas
 from trainyard.trace.measure import measure
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.whatif.replay import Recovery, Replay
+from trainyard.trace.whatif.replay import Recovery, Replay, Times
 
 _ONE_CLOCK = "one clock"
 """A host name that all replayed ranks state, so that they count as ranks on one host, which share a clock."""
@@ -45,19 +46,26 @@ def what_if(
     named in each rank's file; `replay`: of `measured`, if it was built before. Raises `BadInput` for changes that are
     invalid or match nothing in the traces.
     """
-    supposed = [Change(text=change) if isinstance(change, str) else change for change in changes]
+    supposed = tuple(Change(text=change) if isinstance(change, str) else change for change in changes)
     replay = replay or Replay(measured)
     times = replay.times(supposed, device)
+    predicted = book_replay(replay, times, measured.formulas)
+    texts = tuple(change.text for change in supposed)
+    return Prediction(texts, predicted, diff(measured.mean, predicted.mean), replay.recovery(times))
+
+
+def book_replay(replay: Replay, times: Times, formulas: Formulas) -> MeasuredTrace:
+    """Books the events at replayed times like measured ones, with ledgers marked as predicted. `formulas`: of the FLOPs
+    and bytes of ops."""
+    measured = replay.measured
     events = replay.events(times)
     if replay.aligned:  # already aligned: do not solve for clocks again
         events = [msgspec.structs.replace(rank_events, host_name=_ONE_CLOCK) for rank_events in events]
     window = "all" if replay.is_whole_window else "steps"
-    predicted_trace = measure(events, window, measured.mean.source, events[0].axis, formulas=measured.formulas)
-    predicted = _as_prediction(predicted_trace, measured.alignment.aligned)._replace(
+    predicted_trace = measure(events, window, measured.mean.source, events[0].axis, formulas=formulas)
+    return _as_prediction(predicted_trace, measured.alignment.aligned)._replace(
         unread=measured.unread, read_files=measured.read_files
     )
-    texts = tuple(change.text for change in supposed)
-    return Prediction(texts, predicted, diff(measured.mean, predicted.mean), replay.recovery(times))
 
 
 def _as_prediction(would: MeasuredTrace, aligned: Aligned) -> MeasuredTrace:

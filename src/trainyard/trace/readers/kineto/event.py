@@ -118,28 +118,28 @@ def read_event(text: bytes) -> ChromeEvent | None:
     return event
 
 
-def decode_all_args(raws: list[msgspec.Raw], kind: type[_Args]) -> list[_Args]:
+def decode_all_args(raws: list[msgspec.Raw], args_type: type[_Args]) -> list[_Args]:
     """Decodes the args of each event, given as raw JSON (empty if the event has none), as `OpArgs`, `CallArgs` or
     `DeviceArgs`; a field of another type or beyond 64 bits keeps its default."""
-    decode = _decoders[kind]
+    decode = _decoders[args_type]
     try:
         return [decode(raw or b"{}") for raw in raws]
     except UNREADABLE_EVENT:
-        return [_decode_args_tolerantly(raw, kind) for raw in raws]
+        return [_decode_args_tolerantly(raw, args_type) for raw in raws]
 
 
-def _decode_args_tolerantly(raw: msgspec.Raw, kind: type[_Args]) -> _Args:
+def _decode_args_tolerantly(raw: msgspec.Raw, args_type: type[_Args]) -> _Args:
     """Decodes the args of one event, field by field if they cannot be decoded as a whole; a field of another type or
     beyond 64 bits keeps its default."""
-    args = kind()
+    args = args_type()
     if not raw:
         return args
     try:
-        return _decoders[kind](raw)
+        return _decoders[args_type](raw)
     except UNREADABLE_EVENT:
         decoded = decode_args(raw)
     # Name of each attribute, and its key in the JSON.
-    for name, key in zip(kind.__struct_fields__, kind.__struct_encode_fields__):
+    for name, key in zip(args_type.__struct_fields__, args_type.__struct_encode_fields__):
         value = decoded.get(key)
         if isinstance(getattr(args, name), int):  # by its default; the other fields are raw JSON
             if type(value) is int and abs(value) <= _MAX_INT64:

@@ -84,13 +84,13 @@ class Header:
             *([f"{more:,} more messages of the profiler report lost events."] if more > 0 else []),
         ]
 
-    def _decode_field(self, fields: Mapping[str, bytes], name: str, kind: Any, default: Any) -> Any:
-        """Decodes the header field `name` as the type `kind`; `default` if it is absent, or, with a note, if it is of
-        another type."""
+    def _decode_field(self, fields: Mapping[str, bytes], name: str, field_type: Any, default: Any) -> Any:
+        """Decodes the header field `name` as the type `field_type`; `default` if it is absent, or, with a note, if it
+        is of another type. `fields`: key -> its value as raw JSON."""
         if name not in fields:
             return default
         try:
-            return msgspec.json.decode(fields[name], type=kind)
+            return msgspec.json.decode(fields[name], type=field_type)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             self._note_left_out(name)
             return default

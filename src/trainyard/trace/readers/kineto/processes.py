@@ -309,8 +309,8 @@ def _match_launches(tables: Tables, host: I32, rows: NDArray[np.intp], group_cou
 
 def _pair_blocks(host: I32, device_pid: I32) -> dict[int, int]:
     """Device pid (position in `_Pids.pids`) -> group, by order in the file: files joined one after another have their
-    host spans and their device work in the same order. `host`: group of each host row; `device_pid`: pid of each device
-    row. Empty unless groups and pids form equally many contiguous blocks, each value one block."""
+    host spans and their device work in the same order. `host`: group of each host row, -1 for none; `device_pid`: pid
+    of each device row. Empty unless groups and pids form equally many contiguous blocks, each value one block."""
     host_blocks = _contiguous_blocks(host[host >= 0])
     device_blocks = _contiguous_blocks(device_pid)
     is_paired = len(host_blocks) == len(device_blocks) and len({*host_blocks}) == len(host_blocks)

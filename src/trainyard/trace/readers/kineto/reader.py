@@ -53,16 +53,16 @@ class Kineto:
         reader words best."""
         return recognise(path).reader == "kineto"
 
-    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
+    def read(self, path: Path, options: ReadOptions = AS_WRITTEN) -> tuple[Events, ...]:
         """Returns one `Events` for each device that is a rank (`device_shares.py`; one of the host's spans without
-        device work), for each rank of a merged file. `how`: the maximum size, and the prefix of the names of step
+        device work), for each rank of a merged file. `options`: the maximum size, and the prefix of the names of step
         annotations. Raises `BadFile`: missing, empty, not JSON, no events, larger than the limit.
         """
         with no_collection():
-            documents = open_documents(path, how.limit)
+            documents = open_documents(path, options.limit)
             if len(documents) > 1:
                 documents = [text for text in documents if recognise_text(text).reader == "kineto"] or documents
-            return tuple(events for text in documents for events in _read(text, how.mark))
+            return tuple(events for text in documents for events in _read(text, options.mark))
 
 
 def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS) -> tuple[Events, ...]:
