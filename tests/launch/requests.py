@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
 from trainyard.launch_request import Component, LaunchRequest
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 
 JOB = Job(
     model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),

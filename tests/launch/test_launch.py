@@ -19,14 +19,16 @@ from tests.ports import free_port
 from tests.processes import alive, until
 from tests.refused import missing_values, refused
 from trainyard.errors import BadInput, MissingLibrary, PortInUse, UnknownName
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
 from trainyard.launch import local
 from trainyard.launch.launch_spec import Spec
 from trainyard.launch.local import Local
 from trainyard.launch.supervisor import failure_report as failures
 from trainyard.launch.supervisor.failure_report import Failure
 from trainyard.launch_request import LaunchRequest, RankOptions, Variable
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 
 JOB = Job(
     model=Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8),

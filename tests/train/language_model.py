@@ -2,7 +2,9 @@
 
 import pytest
 
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
+from trainyard.recipe import Recipe
 
 
 def small_job(model, text="python", spread=None, **recipe):

@@ -16,7 +16,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trainyard.errors import RankDied
+from trainyard.errors import RankDied, TrainyardError
+from trainyard.launch.supervisor.device_errors import describe_device_error
 from trainyard.launch.supervisor.failure_report import tail
 from trainyard.pdeathsig import die_with_parent
 
@@ -67,15 +68,18 @@ def run_ranks(
 def _receive_results(pipes: list[Any], deadline_s: float, folder: Path) -> list[Any]:
     """Receive one result from each rank's pipe; return them by rank.
 
-    A rank sends (False, result), or (True, traceback) if it failed. `deadline_s`: monotonic time; `folder`: that of the
-    ranks' logs. Raises `RankDied` for a rank that failed or ended, and after the deadline.
+    A rank sends (False, result), or (True, description) if it failed. `deadline_s`: monotonic time; `folder`: that of
+    the ranks' logs. Raises `RankDied` for a rank that failed or ended, and after the deadline.
     """
     results: dict[int, Any] = {}
     while len(results) < len(pipes):
         waiting = [rank for rank in range(len(pipes)) if rank not in results]
         ready = wait([pipes[rank] for rank in waiting], timeout=max(0.0, deadline_s - time.monotonic()))
         if not ready:
-            raise RankDied(f"ranks {waiting} of a trial timed out.")
+            raise RankDied(
+                f"ranks {', '.join(map(str, waiting))} of a trial did not end in time.",
+                "If they use devices, one of them may hang: read the Xid errors in the kernel log, and run nvidia-smi.",
+            )
         for rank in [rank for rank in waiting if pipes[rank] in ready]:
             try:
                 died, payload = pipes[rank].recv()
@@ -87,12 +91,21 @@ def _receive_results(pipes: list[Any], deadline_s: float, folder: Path) -> list[
     return [results[rank] for rank in range(len(pipes))]
 
 
+def _describe_failure(error: BaseException) -> str:
+    """The message of an error of the machine or the input, with advice; the traceback of any other."""
+    if isinstance(error, TrainyardError):
+        return str(error)
+    if advice := describe_device_error(error):
+        return "".join(traceback.format_exception_only(error)) + advice
+    return "".join(traceback.format_exception(error))
+
+
 def _log(folder: Path, rank: int) -> Path:
     return folder / f"rank{rank}.log"
 
 
 def _run_rank(work: Work[Any], environment: Mapping[str, str], folder: Path, pipe: Connection) -> None:
-    """Run `work` in the process of one rank, and send (False, result), or (True, traceback) if it failed.
+    """Run `work` in the process of one rank, and send (False, result), or (True, description) if it failed.
 
     Then waits to be killed, so that no peer sees this rank leave. `environment`: of the rank, with torchrun's
     variables; `folder`: for its log and the rendezvous.
@@ -103,6 +116,6 @@ def _run_rank(work: Work[Any], environment: Mapping[str, str], folder: Path, pip
     os.environ.update(environment)
     try:
         pipe.send((False, work(f"file://{folder}/meet")))
-    except BaseException:
-        pipe.send((True, traceback.format_exc()))
+    except BaseException as error:
+        pipe.send((True, _describe_failure(error)))
     signal.pause()

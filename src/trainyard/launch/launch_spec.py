@@ -22,6 +22,13 @@ LOST = 69
 LEFT = 75
 """Exit code of a rank that saved its state and left as requested (EX_TEMPFAIL of sysexits.h: try again)."""
 
+STOPPED = 76
+"""Exit code of a rank that ended the training as its recipe demands, which another attempt would not change."""
+ROLLED_BACK = 77
+"""Exit code of a rank that is to be launched again from the last checkpoint, without a fault of a process."""
+PLANNED_ENDS = (0, LEFT, STOPPED, ROLLED_BACK)
+"""Exit codes with which all ranks end together, after a barrier."""
+
 EXIT_CODE = "exit-code"
 """File in the head's folder with the exit code of the head's process, for launchers that know only that of all."""
 
@@ -34,10 +41,19 @@ _RANKS_REPORTED_PER_S = 20_000
 """Reports on ranks that a supervisor processes in a second with a small part of a core (docs/measured.md)."""
 
 
+class EndedByRecipe(SystemExit):
+    """Ends a rank's process as the recipe demands. `code`: `STOPPED` or `ROLLED_BACK`; `message`: the reason."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(code)
+        self.message = message
+
+
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`ranks` processes of `python -m MODULE ARGS`, split over `nodes` agents that meet at `host`:`port`.
 
-    `port`: 0 picks a free one. `sizes`: node counts with which the job can continue; only `nodes` if empty.
+    `ranks_per_node`: number of ranks of each node; empty for equal ones. `port`: 0 picks a free one. `sizes`: node
+    counts with which the job can continue; only `nodes` if empty.
     `max_restarts`: maximum number of restarts after faults. `hang_timeout_s`: seconds without progress of any rank
     after which the job counts as hung. `started`: number of agents, the first ones, that the supervisor starts
     itself (-1: all); the others are started externally, and the first launch waits `gather_s` seconds for them.
@@ -53,6 +69,7 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     args: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     nodes: int = 1
+    ranks_per_node: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()
     max_restarts: int = 0
     hang_timeout_s: float = Recovery().hang_timeout_s
@@ -64,10 +81,9 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     job_id: str = ""
     files: tuple[str, ...] = ()
 
-    @property
-    def ranks_per_node(self) -> int:
-        """Number of ranks per node."""
-        return self.ranks // self.nodes
+    def node_ranks(self, node: int) -> int:
+        """Number of ranks of a node."""
+        return self.ranks_per_node[node] if self.ranks_per_node else self.ranks // self.nodes
 
     @property
     def report_s(self) -> float:

@@ -56,6 +56,7 @@ class Local:
             module=module,
             args=tuple(args),
             nodes=job.recovery.nodes,
+            ranks_per_node=job.recovery.ranks_per_node,
             sizes=options.sizes,
             max_restarts=job.recovery.max_restarts,
             hang_timeout_s=job.recovery.hang_timeout_s,

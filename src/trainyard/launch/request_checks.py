@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from trainyard.errors import BadInput
-from trainyard.launch_request import LaunchRequest, SchedulerOptions
+from trainyard.launch_request import Component, LaunchRequest, SchedulerOptions
 from trainyard.redact import is_secret, redact
+from trainyard.units import counted
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,127}\Z")
 _EXPRESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@+=/&|()*,:\[\]-]{0,255}\Z")
@@ -30,7 +31,7 @@ _GIVEN: Mapping[str, Callable[[SchedulerOptions], object]] = {
 
 def check_request(request: LaunchRequest) -> None:
     """Raises `BadInput` for a request with a name, path or variable that a scheduler would not take as it is, with a
-    secret in a variable, or whose nodes do not divide the job's ranks."""
+    secret in a variable, or whose nodes do not have the job's ranks."""
     check_name(request.name, "job name")
     options = request.scheduler
     for value, kind in ((options.partition, "partition"), (options.account, "account"), (options.qos, "QOS")):
@@ -55,7 +56,18 @@ def check_request(request: LaunchRequest) -> None:
                 raise BadInput(f"the container mount {mount!r} is not HOST_PATH:CONTAINER_PATH.", "Use absolute paths.")
     for name, variable in request.environment.items():
         check_variable(name, variable.value)
-    _check_nodes(request)
+    check_nodes(request.components, request.job.layout.ranks)
+
+
+def check_equal_nodes(request: LaunchRequest, launcher: str) -> None:
+    """Raises `BadInput` if the nodes have different numbers of ranks, for a launcher whose nodes are all equal.
+    `launcher`: its name in messages."""
+    if not request.has_equal_nodes:
+        counts = ", ".join(str(component.ranks_per_node) for component in request.components)
+        raise BadInput(
+            f"the nodes have different numbers of ranks ({counts}), but {launcher} starts equal ones.",
+            "Use the same number on all nodes, or --on slurm or ssh.",
+        )
 
 
 def check_checkpoint_folder(request: LaunchRequest) -> None:
@@ -115,21 +127,17 @@ def _check(pattern: re.Pattern[str], value: str, kind: str, allowed: str) -> Non
         raise BadInput(f"{value!r} cannot be a {kind}.", f"Use {allowed}.")
 
 
-def _check_nodes(request: LaunchRequest) -> None:
-    """Raises `BadInput` unless the components have the job's ranks, and the same number on each node."""
-    components, ranks = request.components, request.job.layout.ranks
+def check_nodes(components: Sequence[Component], ranks: int) -> None:
+    """Raises `BadInput` unless the components have nodes and ranks, in total `ranks`: those of the job."""
     if any(component.nodes < 1 or component.ranks_per_node < 1 for component in components):
         raise BadInput("a component of the job has no nodes or no ranks.", "Use at least 1 node with 1 rank.")
-    if len({component.ranks_per_node for component in components}) > 1:
-        counts = ", ".join(str(component.ranks_per_node) for component in components)
-        raise BadInput(
-            f"the components have different numbers of ranks per node: {counts}.",
-            "Use the same number on all nodes: each node runs an equal part of the job's ranks.",
-        )
     total = sum(component.nodes * component.ranks_per_node for component in components)
     if components and total != ranks:
-        nodes, per_node = request.nodes, components[0].ranks_per_node
+        terms = " + ".join(
+            f"{counted(component.nodes, 'node')} x {counted(component.ranks_per_node, 'rank')}"
+            for component in components
+        )
         raise BadInput(
-            f"the job's layout has {ranks} ranks, but {nodes} nodes with {per_node} ranks each have {total}.",
-            f"Change [layout], or use {nodes} nodes with {max(1, ranks // nodes)} ranks each.",
+            f"the job's layout has {ranks} ranks, but {terms} = {total}.",
+            f"Change [layout] to {total} ranks, or the nodes.",
         )

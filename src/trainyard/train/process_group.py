@@ -47,11 +47,23 @@ def detect_vendor(vendor: str = "cpu") -> str:
     torch_vendor = "cpu" if not torch.cuda.is_available() else "amd" if torch.version.hip else "nvidia"
     if vendor not in ("cpu", "pretend", torch_vendor):
         raise DeviceUnusable(
-            f"this machine has {vendor} devices, but torch {torch.__version__} cannot use them.",
+            f"this machine has {vendor} devices, but torch {torch.__version__} cannot use them{_reason(torch_vendor)}.",
             "Install a torch build that supports the devices and their driver, or set CUDA_VISIBLE_DEVICES to an empty "
             "string to train on the CPU.",
         )
     return torch_vendor
+
+
+def _reason(torch_vendor: str) -> str:
+    """Why torch cannot use the devices that the machine has, to append to a sentence; empty if torch gives no reason.
+    `torch_vendor`: the vendor of those that it can use."""
+    if torch_vendor != "cpu":
+        return f", as it is built for those of {torch_vendor}"
+    try:
+        torch.cuda.init()
+    except (RuntimeError, AssertionError) as error:
+        return f": {str(error).partition('. ')[0].rstrip('.')}"
+    return ""
 
 
 def find_ranks(vendor: str) -> Ranks:

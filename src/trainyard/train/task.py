@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 from trainyard.train.model.distributions import Distribution
 from trainyard.train.parallel.mesh import Meshes
@@ -28,6 +29,11 @@ class Batch(NamedTuple):
             tuple(part.to(device, non_blocking=part.is_pinned()) for part in parts)
             for parts in (self.inputs, self.targets)
         )
+        return Batch(inputs, targets)
+
+    def pin(self) -> Batch:
+        """Copies the batch to page-locked memory."""
+        inputs, targets = (tuple(part.pin_memory() for part in parts) for parts in (self.inputs, self.targets))
         return Batch(inputs, targets)
 
     def split(self, parts: int) -> list[Batch]:
@@ -130,12 +136,41 @@ class SelfSharded(Protocol):
         ...
 
 
+class RowTable(NamedTuple):
+    """An embedding table with gradients of rows. `looked_up`: a leaf for each lookup since the last step, the rows of
+    `weight` on this rank; its gradient is sparse: ids and a gradient of each, which may repeat ids."""
+
+    weight: nn.Parameter
+    looked_up: list[Tensor]
+
+
+@runtime_checkable
+class HasRowTables(Protocol):
+    """A module of embedding tables, all sharded or all replicated. `replicas`: the ranks with equal tables, which sum
+    their gradients; None if no other rank has the same rows."""
+
+    replicas: ProcessGroup | None
+
+    def row_tables(self) -> Sequence[RowTable]:
+        """The tables with gradients of rows; empty if gradients are dense."""
+        ...
+
+
 @runtime_checkable
 class UpdatesAfterStep(Protocol):
     """A module that updates its state between steps from counts over the global batch, such as a router's balance."""
 
     def after_step(self) -> None:
         """Called on every rank after the optimizer step."""
+        ...
+
+
+@runtime_checkable
+class DiscardsStep(Protocol):
+    """A module that accumulates counts over a step and can forget them, such as an `UpdatesAfterStep`."""
+
+    def discard_step(self) -> None:
+        """Forgets the counts of a step whose update is not applied, in place of `after_step`."""
         ...
 
 

@@ -25,7 +25,7 @@ def test_no_two_ranks_of_a_host_get_the_same_device() -> None:
     agents = members("a", "b", "a", "b", "a")
     devices = []
     for agent in agents:
-        share = device_share(agents, agent, ranks_per_node=2)
+        share = device_share(agents, agent, lambda _: 2)
         assert share.ranks == (6 if agent.device_host == "a" else 4)
         devices += [(agent.device_host, share.first + rank) for rank in range(2)]
     assert sorted(devices) == [("a", device) for device in range(6)] + [("b", device) for device in range(4)]
@@ -33,7 +33,14 @@ def test_no_two_ranks_of_a_host_get_the_same_device() -> None:
 
 def test_agents_of_unknown_hosts_share_nothing() -> None:
     agents = members("", "")
-    assert [tuple(device_share(agents, agent, 3)) for agent in agents] == [(0, 3), (0, 3)]
+    assert [tuple(device_share(agents, agent, lambda _: 3)) for agent in agents] == [(0, 3), (0, 3)]
+
+
+def test_agents_with_different_numbers_of_ranks_divide_a_host() -> None:
+    agents, ranks = members("a", "b", "a", "a"), (4, 2, 1, 3)
+    assert [tuple(device_share(agents, agent, ranks.__getitem__)) for agent in agents] == [
+        (0, 8), (0, 2), (4, 8), (5, 8),
+    ]  # fmt: skip
 
 
 def test_agents_with_other_visible_devices_are_another_device_host() -> None:

@@ -31,9 +31,11 @@ from tests.refused import refused
 from tests.run.parts.two_hosts import LATE_SCRIPT
 from trainyard.api.run_jobs import read_job
 from trainyard.errors import BadInput, EnvironmentFailed, UnknownName
-from trainyard.job import Checkpoint, Layout, Recipe
+from trainyard.job import Checkpoint
 from trainyard.launch.ray.launcher import Ray
 from trainyard.launch_request import Component, Container, SchedulerOptions, Variable
+from trainyard.layout import Layout
+from trainyard.recipe import Recipe
 from trainyard.run.launches.launch_job import LaunchOptions, submit_job
 from trainyard.run.parts.part import joined_run_id
 from trainyard.store.store import Store
@@ -177,6 +179,13 @@ def test_container_is_refused(files: Path) -> None:
     # Ray takes no image together with a working directory.
     with refused(BadInput, "--image"):
         Ray().render(request(files, ("python",), container=Container(image="x")))
+
+
+def test_nodes_with_different_numbers_of_ranks_are_refused(files: Path) -> None:
+    job = replace(JOB, layout=replace(JOB.layout, dp_replicate=3), recipe=replace(JOB.recipe, tokens_per_step=24))
+    components = (Component(nodes=1, ranks_per_node=2), Component(nodes=1, ranks_per_node=1))
+    with refused(BadInput, "2, 1", "Ray"):
+        Ray().render(request(files, ("python",), job=job, components=components))
 
 
 def test_checkpoints_need_a_shared_folder(files: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+from msgspec.structs import replace
 
 from tests.launch.requests import JOB, request
 from tests.refused import refused
@@ -14,6 +15,8 @@ from trainyard.errors import BadInput
 from trainyard.launch.slurm.batch_script import render_batch_script
 from trainyard.launch.slurm.container_words import image_word
 from trainyard.launch_request import Component, Container, SchedulerOptions
+from trainyard.layout import Layout
+from trainyard.recipe import Recipe
 from trainyard.run.launches.launch_job import LaunchOptions, build_request
 
 FOLDER = Path("/shared/store/launches/a1b2c3d4")
@@ -73,6 +76,29 @@ def test_mounted_folders_are_created_on_all_nodes() -> None:
     assert create[1:3] == ["--ntasks-per-node=1", "--het-group=0-1"]
     assert create[3:] == ["mkdir", "-p", "--", "$node_folder", "$shared_folder", "||", "exit"]
     assert start[1:3] == create[1:3]
+
+
+def test_components_request_what_their_own_ranks_need() -> None:
+    job = replace(JOB, machine="h100", layout=Layout(dp_replicate=16), recipe=Recipe(seq_len=8, tokens_per_step=128))
+    kinds = (
+        Component(nodes=1, ranks_per_node=8, constraint="h100"),
+        Component(nodes=2, ranks_per_node=4, constraint="l40s"),
+    )
+    options = LaunchOptions(components=kinds, scheduler=SchedulerOptions(exclusive=False))
+    text = render_batch_script(build_request(job, options, "a1b2c3d4", FOLDER))
+    lines = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    second = lines.index("hetjob")
+    for component, own_lines in zip(kinds, (lines[:second], lines[second:]), strict=True):
+        names = ("--nodes=", "--gpus-per-node=", "--cpus-per-task=", "--constraint=")
+        assert [line for line in own_lines if line.startswith(names)] == [
+            f"--nodes={component.nodes}",
+            f'--constraint="{component.constraint}"',
+            f"--gpus-per-node={component.ranks_per_node}",
+            f"--cpus-per-task={component.ranks_per_node}",
+        ]
+    (start,) = words_of(text, "srun")
+    assert "--het-group=0-1" in start
+    assert not [word for word in start if word.startswith("--cpus-per-task")], "one number for tasks that differ"
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests import slurm_cluster
-from tests.launch.requests import request
+from tests.launch.requests import JOB, request
 from tests.processes import until
 from tests.refused import refused
 from tests.slurm_cluster import Cluster
@@ -291,6 +292,21 @@ def test_components_of_different_nodes_are_one_job(cluster: Cluster, files: Path
     assert [node["SLURMD_NODENAME"] for node in nodes(files)] == ["n2", "n1"]
     assert [node["--node"] for node in nodes(files)] == ["0", "1"]
     assert [node["--nodes"] for node in nodes(files)] == ["2", "2"]
+
+
+def test_components_with_different_ranks_have_a_core_for_each(cluster: Cluster, files: Path) -> None:
+    kinds = (
+        Component(nodes=1, ranks_per_node=1, constraint="slow"),
+        Component(nodes=1, ranks_per_node=2, constraint="fast"),
+    )
+    job = replace(JOB, layout=replace(JOB.layout, dp_replicate=3), recipe=replace(JOB.recipe, tokens_per_step=24))
+    id = submit(files, "0", job=job, components=kinds, scheduler=SchedulerOptions(exclusive=False))
+    assert until(lambda: ended(id), 60)
+    assert Slurm().status(id).state == "ended"
+    assert [(node["SLURMD_NODENAME"], node["SLURM_CPUS_ON_NODE"]) for node in nodes(files)] == [
+        ("n2", "1"),
+        ("n1", "2"),
+    ]
 
 
 @pytest.mark.parametrize(

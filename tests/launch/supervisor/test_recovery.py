@@ -23,17 +23,19 @@ from tests.refused import missing_values, refused
 from tests.tiny_job import TWO_REPLICAS
 from trainyard import words
 from trainyard.errors import BadJob, UnknownName
-from trainyard.job import Job, Layout, Recipe, Recovery
+from trainyard.job import Job, Recovery
 from trainyard.job_file import parse
 from trainyard.launch.agents import rank_progress
 from trainyard.launch.launch_spec import FILE, LEFT, Spec
 from trainyard.launch.supervisor import event_log, find_cause, supervisor_main
 from trainyard.launch.supervisor import failure_report as failures
-from trainyard.launch.supervisor.agent_reports import SILENT_S, Now
+from trainyard.launch.supervisor.agent_reports import SILENT_S, AgentReports, Now
 from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
 from trainyard.launch.supervisor.failure_detection import HANDLERS, State, Supervision
 from trainyard.launch.supervisor.messages import AgentReport, RankReport
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import DeviceSeen, Run, Sample
 from trainyard.run.local.harness import execute
 from trainyard.run.record import goodput
@@ -45,6 +47,8 @@ S = 1_000_000_000
 
 
 # A job on fewer nodes
+
+UNEQUAL = Recovery(nodes=2, ranks_per_node=(2, 1))
 
 
 def job(tokens: int = 96, least: int = 1, nodes: int = 4, **layout: Any) -> Job:
@@ -74,6 +78,25 @@ def test_indivisible_layout_is_refused_with_arithmetic() -> None:
         shrink_job.shrink(job(tokens=64), 3)
     with refused(BadJob, "6 ranks", "nodes = 4", "$.recovery", "6 % 4 = 2"):
         shrink_job.node_counts(job(dp_replicate=6), lambda _: None)
+
+
+def test_unequal_shares_are_refused_on_fewer_nodes_only() -> None:
+    unequal = job(tokens=128, dp_replicate=4, batch_shares=(3, 1))
+    assert shrink_job.shrink(unequal, 4) == unequal
+    with refused(BadJob, "min_nodes = 1 of 4", "$.recovery", "[3, 1]", "$.layout"):
+        shrink_job.node_counts(unequal, lambda _: None)
+    equal = job(tokens=192, dp_replicate=4, batch_shares=(2, 2))
+    assert shrink_job.shrink(equal, 3).micro_batches == (8, 8, 8)
+
+
+def test_unequal_nodes_need_all_of_them() -> None:
+    whole = msgspec.structs.replace(job(least=0, nodes=1, dp_replicate=3), recovery=UNEQUAL)
+    assert shrink_job.node_counts(whole, lambda _: None) == (2,)
+    assert [whole.ranks_on(nodes) for nodes in (0, 1, 2)] == [0, 2, 3]
+    launches = [JobEvent(type="launched", at=1, attempt=attempt, nodes=2) for attempt in range(2)]
+    assert goodput.last_ranks(launches, whole) == 3
+    with refused(BadJob, "min_nodes = 1", "nodes = 2", "[2, 1]"):
+        msgspec.structs.replace(UNEQUAL, min_nodes=1)
 
 
 def test_indivisible_node_counts_are_skipped_except_min_nodes() -> None:
@@ -364,8 +387,9 @@ class World:
         self.supervision.reports.mark_dead(node)
 
     def _own(self, node: int) -> list[int]:
-        index = [member.node for member in self.plan.members].index(node)
-        return list(range(index * self.spec.ranks_per_node, (index + 1) * self.spec.ranks_per_node))
+        members = [member.node for member in self.plan.members]
+        first = sum(self.spec.node_ranks(other) for other in members[: members.index(node)])
+        return list(range(first, first + self.spec.node_ranks(node)))
 
     def _act(self) -> None:
         members = {member.node for member in self.plan.members if self.lives.get(member.node) == member.life}
@@ -458,6 +482,16 @@ def test_first_dead_rank_is_blamed_though_peers_report_first() -> None:
     assert missing_values(fault.message, "SIGKILL") == []
     running(job_world)
     assert job_world.plan.generation == 1
+    assert end(job_world) == 0
+
+
+@pytest.mark.parametrize(("rank", "node"), [(0, 0), (3, 0), (4, 1), (5, 2), (6, 2)])
+def test_node_of_a_dead_rank_if_nodes_have_different_ranks(rank: int, node: int) -> None:
+    job_world = running(world(ranks=7, nodes=3, ranks_per_node=(4, 1, 2), max_restarts=1))
+    job_world.change(rank, exit_code=-9, ended_ns=job_world.now.epoch, reason="")
+    job_world.until(lambda: bool(job_world.faults))
+    assert [(fault.rank, fault.node) for fault in job_world.faults] == [(rank, node)]
+    assert len(running(job_world).ranks) == 7
     assert end(job_world) == 0
 
 
@@ -622,6 +656,28 @@ def test_silent_agent_is_lost_and_may_return() -> None:
     job_world.silent.clear()
     job_world.until(lambda: job_world.plan.generation == 2)
     assert len(job_world.plan.members) == 2
+
+
+def test_first_report_of_an_agent_is_accepted_before_it_knows_a_plan() -> None:
+    reports = AgentReports()
+    reports.receive(Now(0.0, 0), {1: AgentReport(node=1, life="1a", beat=1)})
+    assert reports.live_nodes(Now(0.1, 0)) == {1: "1a"}
+
+
+def test_delayed_reports_of_a_lost_agent_are_ignored() -> None:
+    """A network that works again delivers what the agent sent before its ranks ended themselves."""
+    job_world = running(world(ranks=2, nodes=2, max_restarts=2))
+    sent = job_world.supervision.reports.last[1].report
+    job_world.silent.add(1)
+    job_world.until(lambda: bool(job_world.faults))
+    for beat in range(100):
+        job_world.supervision.reports.receive(job_world.now, {1: msgspec.structs.replace(sent, beat=sent.beat + beat)})
+        job_world.turn()
+    assert job_world.plan.do == "stop"
+    job_world.lives[1] = "1b"
+    job_world.silent.clear()
+    assert end(running(job_world)) == 0
+    assert len(job_world.faults) == 1
 
 
 def test_second_agent_of_node_is_ignored_while_first_reports() -> None:
@@ -798,6 +854,7 @@ def report(rank: int, **more: Any) -> RankReport:
 
 
 COLLECTIVE = 'Thread 0x1 (most recent call first):\n  File "/x/torch/distributed/c10d.py", line 3 in all_reduce\n'
+EVENT = 'Thread 0x1 (most recent call first):\n  File "/x/torch/cuda/streams.py", line 213 in synchronize\n'
 WORK = 'Thread 0x1 (most recent call first):\n  File "/x/mine.py", line 3 in work\n'
 
 
@@ -813,10 +870,35 @@ WORK = 'Thread 0x1 (most recent call first):\n  File "/x/mine.py", line 3 in wor
         ([report(0), report(1), report(2)], {0: WORK, 1: WORK, 2: WORK}, -1),
         ([report(0), report(1, ticks=90), report(2)], {0: WORK, 1: WORK, 2: WORK}, 1),
         ([report(0)], {0: WORK}, 0),
+        # A rank that waits for its device takes CPU time, and may wait there for its peers.
+        ([report(0, ticks=90), report(1)], {0: EVENT, 1: WORK}, 1),
+        ([report(0, ticks=90), report(1), report(2, ticks=90)], {0: EVENT, 1: WORK, 2: EVENT}, 1),
+        ([report(0, ticks=90), report(1)], {0: EVENT, 1: COLLECTIVE}, -1),
+        ([report(0, ticks=90), report(1), report(2)], {0: EVENT, 1: EVENT, 2: COLLECTIVE}, -1),
+        ([report(0, ticks=90), report(1, ticks=90), report(2)], {0: EVENT, 1: WORK, 2: WORK}, 1),
+        ([report(0), report(1)], {0: EVENT}, 1),
     ],
 )
 def test_who_hangs(ranks: list[RankReport], stacks: Mapping[int, str], blamed: int) -> None:
     assert find_cause.hung_ranks(ranks, {rank.rank: 5 if rank.ticks else 0 for rank in ranks}, stacks)[0][0] == blamed
+
+
+@pytest.mark.parametrize(
+    ("stacks", "kind"),
+    [({0: EVENT}, "device_stuck"), ({0: WORK}, "host_stuck"), ({0: ""}, ""), ({0: COLLECTIVE}, "")],
+)
+def test_only_rank_that_waits_for_its_device_has_a_stuck_device(stacks: Mapping[int, str], kind: str) -> None:
+    ranks = [report(0)]
+    hung = find_cause.hung_ranks(ranks, {}, stacks)
+    assert find_cause.hang_kind(hung, ranks, stacks) == kind
+    assert ("Xid" in hung[0][1]) == (kind == "device_stuck")
+
+
+def test_rank_among_several_that_waits_for_its_device_may_wait_for_its_peers() -> None:
+    ranks, stacks = [report(0), RankReport(rank=1, pid=1, begun=3, done=3)], {0: EVENT, 1: EVENT}
+    hung = find_cause.hung_ranks(ranks, {}, stacks)
+    assert hung[0][0] == 1
+    assert find_cause.hang_kind(hung, ranks, stacks) == ""
 
 
 @given(st.integers(0, 3), st.floats(1.0, 4.0), st.lists(st.integers(8, 30), min_size=6, max_size=6))
@@ -990,6 +1072,23 @@ def test_job_survives_dying_and_stopped_ranks_and_agents(start: Callable[..., St
     assert [(fault.kind, fault.rank, fault.node) for fault in started.faults()] == [
         ("worker_death", 3, 1), ("agent_death", -1, 0), ("hang", 2, 1),
     ]  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_agents_of_different_sizes_number_their_ranks(start: Callable[..., Started]) -> None:
+    started = start(ranks=3, nodes=2, ranks_per_node=(2, 1), max_restarts=1)
+    first = started.at(0, 3)
+    assert started.stepping(0, 3)
+    agents = [agent for _, agent in first]
+    assert agents[0] == agents[1] != agents[2]
+    os.kill(first[2][0], signal.SIGKILL)
+    second = started.at(1, 3)
+    assert [agent for _, agent in second] == agents
+    assert started.stepping(1, 3)
+    (started.folder / "enough").touch()
+    assert started.process.wait(60) == 0
+    assert [(fault.kind, fault.rank, fault.node) for fault in started.faults()] == [("worker_death", 2, 1)]
 
 
 @pytest.mark.torch

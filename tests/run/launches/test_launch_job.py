@@ -9,15 +9,20 @@ from msgspec.structs import replace
 
 from tests.launch.requests import JOB
 from tests.refused import refused
-from trainyard import machine
+from trainyard import job_file, machine
 from trainyard.errors import BadInput, UnknownName
-from trainyard.job import Layout, Recipe
+from trainyard.job import Recovery
 from trainyard.launch.fabric_environment import Fabric
-from trainyard.launch_request import Container, JobStatus, SchedulerOptions
+from trainyard.launch_request import Component, Container, JobStatus, LaunchRequest, SchedulerOptions
+from trainyard.layout import Layout
+from trainyard.recipe import Recipe
+from trainyard.run.launches import launch_job
 from trainyard.run.launches.launch_job import LaunchOptions, build_request, describe
 from trainyard.run.launches.launch_record import LaunchRecord, find_record, list_records, write_record
 
 SIXTEEN = replace(JOB, machine="h100", layout=Layout(dp_replicate=16), recipe=Recipe(seq_len=8, tokens_per_step=128))
+
+UNEQUAL = (Component(nodes=1, ranks_per_node=8), Component(nodes=2, ranks_per_node=4))
 
 
 def test_machine_determines_nodes_accelerators_and_fabric(tmp_path: Path) -> None:
@@ -52,6 +57,52 @@ def test_job_without_a_machine_uses_the_nodes_of_recovery(tmp_path: Path) -> Non
 def test_nodes_that_do_not_fit_are_refused(tmp_path: Path, nodes: int, words: tuple[int, ...]) -> None:
     with refused(BadInput, *words):
         build_request(SIXTEEN, LaunchOptions(nodes=nodes), "ab", tmp_path)
+
+
+def test_components_give_each_node_its_ranks_and_accelerators(tmp_path: Path) -> None:
+    request = build_request(SIXTEEN, LaunchOptions(components=UNEQUAL), "ab", tmp_path)
+    assert request.job.recovery == Recovery(nodes=3, ranks_per_node=(8, 4, 4))
+    assert [each.accelerators_per_node for each in request.components] == [8, 4]
+    assert [request.job.node_of(rank) for rank in range(16)] == [0] * 8 + [1] * 4 + [2] * 4
+    assert build_request(request.job, LaunchOptions(), "ab", tmp_path) == request, "the job file alone says the same"
+    equal = (Component(nodes=1, ranks_per_node=8),) * 2
+    assert build_request(SIXTEEN, LaunchOptions(components=equal), "ab", tmp_path).job == SIXTEEN
+
+
+@pytest.mark.parametrize(
+    ("recovery", "options", "words"),
+    [
+        (Recovery(), LaunchOptions(components=(Component(nodes=1, ranks_per_node=4),)), (16, "1 node x 4 ranks = 4")),
+        (Recovery(nodes=2), LaunchOptions(components=UNEQUAL), ("3 nodes", "nodes = 2")),
+        (Recovery(nodes=2, ranks_per_node=(12, 4)), LaunchOptions(components=UNEQUAL), ("[8, 4, 4]", "[12, 4]")),
+        (Recovery(nodes=2, ranks_per_node=(12, 4)), LaunchOptions(nodes=4), ("--nodes 4", "[12, 4]", "2 nodes")),
+    ],
+)
+def test_components_that_contradict_the_job_are_refused(
+    tmp_path: Path, recovery: Recovery, options: LaunchOptions, words: tuple[int | str, ...]
+) -> None:
+    with refused(BadInput, *words):
+        build_request(replace(SIXTEEN, recovery=recovery), options, "ab", tmp_path)
+
+
+def test_submitted_job_file_has_the_ranks_of_unequal_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[LaunchRequest] = []
+
+    class Recorder:
+        starts = "nodes"
+
+        def render(self, request: LaunchRequest) -> dict[str, str]:
+            rendered.append(request)
+            return {}
+
+        def submit(self, files: Path) -> str:
+            return "1"
+
+    monkeypatch.setattr(launch_job, "load_launcher", lambda _: Recorder())
+    text = job_file.write(SIXTEEN)
+    record = launch_job.submit_job(SIXTEEN, text, "slurm", LaunchOptions(components=UNEQUAL), tmp_path)
+    assert job_file.load(Path(record.folder, "job.toml")) == rendered[0].job
+    assert rendered[0].job.recovery.ranks_per_node == (8, 4, 4)
 
 
 def test_container_gets_its_own_python_and_devices(tmp_path: Path) -> None:

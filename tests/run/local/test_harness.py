@@ -15,22 +15,27 @@ import pytest
 
 from tests.processes import alive, until
 from tests.refused import missing_values, refused
+from tests.tiny_job import ONE_LAYER
 from trainyard import plugins
 from trainyard.errors import (
     BadFile,
     BadJob,
+    DeviceUnusable,
     MissingLibrary,
     PortInUse,
     RankDied,
     TrainyardError,
     UnknownName,
 )
-from trainyard.job import Job, Layout, Measure, Recipe
+from trainyard.job import Job, Measure, Recovery
 from trainyard.launch.supervisor import event_log
+from trainyard.layout import Layout
 from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
+from trainyard.run.local import usable_devices
 from trainyard.run.local.follow_ranks import _read_samples
 from trainyard.run.local.harness import execute
 from trainyard.run.local.host_devices import capacity, find_devices
@@ -40,6 +45,7 @@ from trainyard.run.record.finish_run import read_measurements
 from trainyard.run.record.supervisor_death import record_supervisor_death
 from trainyard.run.session import Book, Progress, Session
 from trainyard.store.store import Store, new_id
+from trainyard.train.rules.torch_build_rules import TorchBuild
 from trainyard.vendors import cpu_vendor
 
 CORES = (DeviceSeen(index=0, name="some cores", vendor="cpu", facts={"cores": "2"}),)
@@ -69,6 +75,15 @@ with open(folder / "samples" / f"rank{rank}.jsonl", "ab", buffering=0) as out:
                 print("something is odd here", file=sys.stderr, flush=True)
                 os.kill(os.getpid(), signal.SIGKILL)
             time.sleep(60)
+        if step == 3 and how == "fill the device":
+            if rank == 1:
+                raise RuntimeError(
+                    "CUDA out of memory. Tried to allocate 4.00 GiB. GPU 1 has a total capacity of 31.50 GiB of which "
+                    "2.50 GiB is free. Including non-PyTorch memory, this process has 29.00 GiB memory in use. Of the "
+                    "allocated memory 28.00 GiB is allocated by PyTorch, and 1.50 MiB is reserved by PyTorch but "
+                    "unallocated."
+                )
+            time.sleep(60)
         if step == 3 and how == "hang":
             time.sleep(60)
 def span(cat, name, start, dur):
@@ -90,15 +105,7 @@ write_facts(folder, RankFacts(
 """
 
 
-JOB_TEXT = """
-[model]
-layers = 1
-hidden_size = 8
-ffn_hidden_size = 8
-heads = 1
-kv_heads = 1
-head_dim = 8
-[recipe]
+JOB_TEXT = f"""{ONE_LAYER}[recipe]
 seq_len = 8
 tokens_per_step = 16
 """
@@ -199,6 +206,42 @@ def test_a_dead_rank_ends_the_run_and_is_named(store: Store) -> None:
     assert len([sample for sample in kept.samples if sample.rank == 1]) == 4
     assert not kept.ledgers
     assert len(kept.digest) == 64
+
+
+@pytest.mark.torch
+def test_rank_without_device_memory_is_named_with_sizes(store: Store) -> None:
+    pytest.importorskip("torch")
+    with refused(RankDied, "rank 1", "Device 1", "4.0 GiB", "2.5 GiB", "31.5 GiB", "micro_batch_size") as caught:
+        run(store, "fill the device")
+    assert "Traceback" not in str(caught.value)
+    (row,) = store.rows()
+    assert store.load(row.id).failure == caught.value.message
+
+
+STUCK_WORKER = """
+import time
+from trainyard.launch.agents import rank_progress
+scope = {"time": time}
+exec(compile("def synchronize(): time.sleep(60)", "/lib/torch/cuda/streams.py", "exec"), scope)
+heartbeat = rank_progress.own_heartbeat()
+for step in range(3):
+    heartbeat.begin(step, fresh=step == 0)
+    if step == 2:
+        scope["synchronize"]()
+    heartbeat.end()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_rank_whose_device_hangs_ends_the_run_with_a_verdict(store: Store, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "stuck_worker.py").write_text(STUCK_WORKER)
+    impatient = msgspec.structs.replace(job(dp_replicate=1), recovery=Recovery(hang_timeout_s=1.0))
+    with refused(RankDied, "rank 0", "device", "Xid"):
+        execute(impatient, JOB_TEXT, Session(store, book, devices=CORES, worker="stuck_worker"))
+    (incident,) = store.load(store.rows()[0].id).incidents
+    assert (incident.kind, incident.rank, incident.verdict) == ("hang", 0, "device_stuck")
 
 
 @pytest.mark.torch
@@ -361,9 +404,49 @@ def facts(vendor: str, device: str) -> RankFacts:
     )  # fmt: skip
 
 
+H200 = DeviceSeen(
+    index=0, name="NVIDIA H200", vendor="nvidia", facts={"driver": "535.1", "cuda_driver": "12020", "uuid": "GPU-1"}
+)  # fmt: skip
+
+
 @pytest.mark.torch
-def test_unusable_devices_fail_the_run_with_next_step(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("build", "facts", "values"),
+    [
+        (TorchBuild("2.13.0+cpu", "", ""), {}, ("nvidia", "2.13.0+cpu", "CUDA_VISIBLE_DEVICES")),
+        (TorchBuild("2.13.0+cu130", "13.0", ""), {}, ("535.1", "CUDA 12.2", "CUDA 13.0")),
+        (TorchBuild("2.13.0+cu126", "12.6", ""), {"compute_mode": "prohibited"}, ("device 0", "nvidia-smi")),
+    ],
+)
+def test_unusable_devices_are_refused_before_a_run_is_stored(
+    store: Store, monkeypatch: pytest.MonkeyPatch, build: TorchBuild, facts: dict[str, str], values: tuple[str, ...]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(usable_devices, "installed_build", lambda: build)
+    device = msgspec.structs.replace(H200, facts={**H200.facts, **facts})
+    with refused(DeviceUnusable, *values):
+        execute(job(dp_replicate=1), JOB_TEXT, Session(store, book, devices=(device,)))
+    assert not list(store.runs.glob("*"))
+
+
+@pytest.mark.torch
+def test_predicted_shortage_of_memory_is_said_before_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(usable_devices, "installed_build", lambda: None)
+    weights = plugins.load("workloads", "transformer").weights(job())
+    devices = tuple(
+        msgspec.structs.replace(H200, index=index, memory_bytes=16 * weights) for index in range(2)
+    )  # enough for weights, gradients and AdamW's state, and for nothing else
+    messages: list[str] = []
+    session = Session(store, book, devices=devices, worker="acting_worker", say=messages.append)
+    assert execute(job(), "# how: well\n", session).state == "complete"
+    assert missing_values(messages[0], "predicted", "NVIDIA H200", "trainyard plan check") == []
+
+
+@pytest.mark.torch
+def test_devices_that_torch_cannot_initialise_fail_the_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
+    monkeypatch.setattr(usable_devices, "installed_build", lambda: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     devices = (DeviceSeen(index=0, name="NVIDIA H200", vendor="nvidia"),)
     with refused(RankDied, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES"):

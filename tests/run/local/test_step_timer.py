@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.simulated_device import SimulatedDevice
-from trainyard.run.local.step_timer import Mark, PendingSteps, StepTimer
+from trainyard.run.local.step_timer import Mark, PendingSteps, StepTime, StepTimer
 
 MS = 1_000_000
 WORK = st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=20)
@@ -17,7 +17,7 @@ def timed(device: SimulatedDevice, steps: list[tuple[int, int]]) -> tuple[list[i
     """The times of the steps in ms, and how many were known before the end."""
     walls: list[int] = []
     timer = StepTimer(lambda: device, device.read_ns)
-    pending = PendingSteps[int](lambda _, ns, clock: walls.append(ns) if clock == "events" else None)
+    pending = PendingSteps[int](lambda _, time: walls.append(time.wall_ns) if time.clock == "events" else None)
     begin = timer.mark()
     for number, (host, work) in enumerate(steps):
         device.launch(host * MS, work * MS)
@@ -60,9 +60,10 @@ def test_without_device_the_clock_of_the_host_is_read() -> None:
     pending = PendingSteps[str](lambda *known: resolved.append(known))
     begin = timer.mark()
     device.launch(3, 100)
-    pending.add(begin, timer.mark(), "a")
+    end = timer.mark()
+    pending.add(begin, end, "a")
     pending.drain()
-    assert resolved == [("a", 3, "host")]
+    assert resolved == [("a", StepTime(3, "host", end))]
 
 
 def test_steps_that_the_device_never_ends_are_counted() -> None:

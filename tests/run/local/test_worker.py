@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 from io import BytesIO
+from itertools import islice
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -22,7 +24,8 @@ from trainyard.record import Sample  # noqa: E402
 from trainyard.run.local import worker  # noqa: E402
 from trainyard.run.local.rank_facts import RankFacts, read_facts  # noqa: E402
 from trainyard.run.local.step_clock import StepClock  # noqa: E402
-from trainyard.run.local.worker import PlannedStep, Rank, plan_steps  # noqa: E402
+from trainyard.run.local.step_faults import Rollbacks  # noqa: E402
+from trainyard.run.local.worker import PlannedStep, Rank, plan_steps, remaining_steps  # noqa: E402
 from trainyard.store.run_folder import read_samples  # noqa: E402
 from trainyard.train.process_group import Ranks, detect_vendor  # noqa: E402
 from trainyard.train.step.outcome import Outcome  # noqa: E402
@@ -94,6 +97,19 @@ def test_clocks_are_read_once_by_rank_0_after_the_warm_up(folder, monkeypatch):
     assert [clocks for clocks in reported if isinstance(clocks, dict)] == [{"steps": "1"}, {}, {}]
 
 
+@pytest.mark.parametrize("left_out", [set(), {4}, {3, 4}, {1, 2, 3, 4}], ids=str)
+def test_clocks_are_read_at_the_end_if_no_measured_step_remains(folder, monkeypatch, left_out):
+    training = Pretend()
+    job = jobs.parse(JOB.format(steps=2).replace("profiled = 1", "profiled = 0"), "job")
+    rank = Rank(job, ALONE, training, StepClock(), BytesIO(), lambda _: None)
+    rank.step_faults = SimpleNamespace(
+        earlier=Rollbacks(1, frozenset(left_out)), training=SimpleNamespace(fault=None), handle=lambda _: None
+    )
+    monkeypatch.setattr(rank, "_read_telemetry", lambda: {"steps": str(training.steps)})
+    rank.run(folder, begin=4 if not left_out else min(left_out) - 1)
+    assert rank.telemetry == {"steps": str(training.steps)}
+
+
 def test_turns_are_warmup_repeats_window():
     assert list(plan_steps(Measure(warmup=1, steps=2, repeats=2, profiled=1))) == [
         PlannedStep(0, 0, warmup=True),
@@ -105,6 +121,25 @@ def test_turns_are_warmup_repeats_window():
         PlannedStep(6, 2, profiled=True),
     ]
     assert not [turn for turn in plan_steps(Measure(profiled=0)) if turn.profiled]
+
+
+def test_steps_are_planned_as_they_are_taken():
+    planned_steps = plan_steps(Measure(warmup=2, steps=10**9, repeats=3, profiled=1), begin=2 + 10**9)
+    taken = remaining_steps(worker.leave_out(planned_steps, {2 + 10**9}), warmup_steps=2)
+    assert [(step.step - 10**9, step.repeat, step.warmup) for step in islice(taken, 3)] == [
+        (3, 1, True),
+        (4, 1, True),
+        (5, 1, False),
+    ]
+    assert next(planned_steps).step < 10 + 10**9
+
+
+def test_left_out_steps_pass_their_barrier_on():
+    planned = list(plan_steps(Measure(warmup=1, steps=2, repeats=2, profiled=1)))
+    assert list(worker.leave_out(planned, ())) == planned
+    remaining = list(worker.leave_out(planned, {1, 5}))
+    assert [step.step for step in remaining] == [0, 2, 3, 4, 6]
+    assert [step.step for step in remaining if step.starts_repeat] == [2, 3, 6]
 
 
 def test_a_rank_writes_each_step_as_it_ends(folder):
@@ -201,8 +236,30 @@ def test_unusable_devices_are_an_error_without_cpu_fallback(folder, monkeypatch)
     assert not (folder / "samples").exists()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert detect_vendor("cpu") == detect_vendor("nvidia") == "nvidia"
-    with refused(DeviceUnusable, "amd", f"torch {torch.__version__}"):
+    with refused(DeviceUnusable, "amd", f"torch {torch.__version__}", "nvidia"):
         detect_vendor("amd")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("The NVIDIA driver on your system is too old (found version 11040). Please update."), "11040"),
+        (
+            RuntimeError("Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized"),
+            "GetDevice",
+        ),
+        (AssertionError("Torch not compiled with CUDA enabled"), "compiled with CUDA"),
+    ],
+)
+def test_devices_that_torch_cannot_initialise_are_refused_with_its_reason(monkeypatch, error, reason):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", fail)
+    with refused(DeviceUnusable, "nvidia", f"torch {torch.__version__}", "CUDA_VISIBLE_DEVICES") as caught:
+        detect_vendor("nvidia")
+    assert reason in str(caught.value)
 
 
 LATE = """

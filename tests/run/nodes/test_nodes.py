@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from tests.tiny_job import TWO_REPLICAS
 from trainyard import job_file
-from trainyard.errors import BadInput, BadJob, EnvironmentFailed
+from trainyard.errors import BadInput, BadJob, CommandFailed, EnvironmentFailed
 from trainyard.launch.supervisor import find_cause
 from trainyard.launch.supervisor.listen import is_loopback, listen
 from trainyard.launch.supervisor.messages import RankReport
 from trainyard.record import DeviceSeen, Sample
 from trainyard.run.chaos import node_faults
+from trainyard.run.chaos.fault_plan import Fault, FaultPlan
 from trainyard.run.nodes import head, hosts
 from trainyard.run.nodes.collect import collect, merge
 from trainyard.run.nodes.host_address import interface_of
@@ -189,6 +191,22 @@ def test_too_many_kills_are_refused() -> None:
         node_faults.random_plan(job, 2, 100, 0)
 
 
+def test_node_that_does_not_exit_is_a_failed_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = job_file.parse(SAVING, "job.toml")
+    nodes = node_faults.Nodes(job, some_hosts(), tmp_path, Session(Store(tmp_path / "store"), lambda _: []))
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(node_faults, "_PATIENCE_S", 0.05)
+    nodes.start(1)
+    try:
+        with refused(CommandFailed, "node 1", "0.05 s"):
+            nodes.wait_for_end()
+    finally:
+        nodes.end()
+
+
 # Many ranks
 
 
@@ -233,3 +251,21 @@ def test_killed_processes_and_nodes_leave_the_losses_identical(tmp_path: Path, m
     assert result.failure is None
     assert [(fault.outcome, fault.losses) for fault in result.score.faults] == [("recovered", "identical")] * 4
     assert [fault.correctly_blamed for fault in result.score.faults] == [True] * 4, result.score
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_unequal_nodes_with_unequal_shares_survive_a_kill(tmp_path: Path) -> None:
+    """Two ranks on the first node, and one with twice their batch share on the second."""
+    pytest.importorskip("torch")
+    text = SAVING.replace("dp_replicate = 2\n", "dp_replicate = 3\nbatch_shares = [1, 1, 2]\n")
+    text = text.replace("[recovery]\n", "[recovery]\nnodes = 2\nranks_per_node = [2, 1]\n")
+    text += "[measure]\nwarmup = 1\nsteps = 11\nrepeats = 1\nprofiled = 0\n"
+    job = job_file.parse(text, "job.toml")
+    cores = (DeviceSeen(index=0, name="cores", vendor="cpu", facts={"cores": "3"}),)
+    session = Session(Store(tmp_path / "store"), lambda _: [], devices=cores)
+    result = node_faults.execute(job, text, 2, FaultPlan(fault=(Fault(kind="kill_worker", rank=2, step=5),)), session)
+    [fault] = result.score.faults
+    assert (fault.outcome, fault.losses, fault.correctly_blamed) == ("recovered", "identical", True)
+    assert (fault.blamed_rank, fault.blamed_node) == (2, 1)
+    assert {(sample.rank, sample.tokens) for sample in result.run.samples} == {(0, 32), (1, 32), (2, 64)}

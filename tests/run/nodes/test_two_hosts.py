@@ -7,11 +7,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from tests.marks import nightly
 from tests.ports import free_port
 from tests.processes import alive, until
 from tests.tiny_job import TWO_REPLICAS
@@ -45,6 +48,10 @@ hang_timeout_s = 60.0
 PATIENCE_S = 240.0
 
 
+def write_text(folder: Path) -> None:
+    (folder / "text.txt").write_bytes(bytes(range(256)) * 40)
+
+
 class Hosts:
     """The processes of a job's two nodes. `prefixes`: node -> the command that its process is started with."""
 
@@ -52,7 +59,7 @@ class Hosts:
         pytest.importorskip("torch")
         self.folder, self.head, self.prefixes = folder, head, prefixes
         self.text = JOB.format(steps=steps)
-        (folder / "text.txt").write_bytes(bytes(range(256)) * 40)
+        write_text(folder)
         (folder / "job.toml").write_text(self.text)
         self.store = Store(folder / "store")
         self.run_folder = self.store.runs / joined_run_id("77")
@@ -110,12 +117,25 @@ class Hosts:
     def run(self) -> Run:
         return self.store.load(self.run_folder.name)
 
-    def local_run(self, monkeypatch: pytest.MonkeyPatch) -> Run:
-        """The same job on one host without faults."""
-        monkeypatch.chdir(self.folder)
+
+LocalLosses = Callable[[str], list[tuple[int, int, float | None]]]
+"""The losses of a job file's text, trained on one host without faults."""
+
+
+@pytest.fixture(scope="module")
+def local_losses(tmp_path_factory: pytest.TempPathFactory) -> LocalLosses:
+    """Trains each job once for all tests of the module."""
+
+    @cache
+    def train(text: str) -> list[tuple[int, int, float | None]]:
+        folder = tmp_path_factory.mktemp("local")
+        write_text(folder)
         cores = (DeviceSeen(index=0, name="cores", vendor="cpu", facts={"cores": "2"}),)
-        session = Session(Store(self.folder / "reference"), lambda _: [], devices=cores)
-        return execute(parse(self.text, "job.toml"), self.text, session)
+        session = Session(Store(folder / "store"), lambda _: [], devices=cores)
+        with chdir(folder):
+            return losses(execute(parse(text, "job.toml"), text, session))
+
+    return train
 
 
 def losses(run: Run) -> list[tuple[int, int, float | None]]:
@@ -152,7 +172,7 @@ def namespaces() -> Iterator[dict[int, list[str]]]:
 
 
 def test_a_cut_host_ends_its_ranks_and_comes_back(
-    tmp_path: Path, namespaces: dict[int, list[str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, namespaces: dict[int, list[str]], local_losses: LocalLosses
 ) -> None:
     hosts = Hosts(tmp_path, "10.77.0.1:29477", namespaces, steps=60)
     cable = ["ip", "-n", namespaces[1][3], "link", "set", "ty1"]
@@ -173,7 +193,7 @@ def test_a_cut_host_ends_its_ranks_and_comes_back(
     assert run.state == "complete"
     (fault,) = lost
     assert SILENT_S - 1 <= fault.detect_s < SILENT_S + 10
-    assert losses(run) == losses(hosts.local_run(monkeypatch))
+    assert losses(run) == local_losses(hosts.text)
     # Both ranks end a step together: on one clock, though those of the hosts are 1,000 s apart.
     ends: dict[tuple[int, int], list[int]] = {}
     for sample in run.kept():
@@ -182,7 +202,7 @@ def test_a_cut_host_ends_its_ranks_and_comes_back(
     assert max(abs(first - second) for first, second in ends.values()) < 30 * 10**9
 
 
-def test_notice_on_any_node_saves_and_a_requeue_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notice_on_any_node_saves_and_a_requeue_resumes(tmp_path: Path, local_losses: LocalLosses) -> None:
     hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=40)
     try:
         hosts.start_both()
@@ -197,14 +217,14 @@ def test_notice_on_any_node_saves_and_a_requeue_resumes(tmp_path: Path, monkeypa
         hosts.end()
     run = hosts.run()
     assert (run.state, run.job_id, run.missing_ranks) == ("complete", "77", ())
-    assert losses(run) == losses(hosts.local_run(monkeypatch))
+    assert losses(run) == local_losses(hosts.text)
     steps = [sample.step for sample in run.samples if sample.rank == 1]
     assert sorted(steps) == list(range(run.job.measure.in_all)), "no step is repeated after a notice"
 
 
-@pytest.mark.parametrize("replaced", [0, 1])
+@pytest.mark.parametrize("replaced", [0, nightly(1)])
 def test_requeue_on_another_host_resumes_and_lists_missing_samples(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: int
+    tmp_path: Path, local_losses: LocalLosses, replaced: int
 ) -> None:
     """The head's store, or the folder of node 1, is not on the host that replaces it; the checkpoints are shared."""
     hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=40)
@@ -225,7 +245,7 @@ def test_requeue_on_another_host_resumes_and_lists_missing_samples(
         hosts.end()
     run = hosts.run()
     assert (run.state, run.missing_ranks) == ("complete", ())
-    expected = losses(hosts.local_run(monkeypatch))
+    expected = local_losses(hosts.text)
     lost = missing_samples(run, event_log.read(hosts.run_folder))
     # Node 1 delivered its samples to the head when it left.
     assert lost == ({(0,): tuple(sorted(saved))} if replaced == 0 else {})
@@ -234,9 +254,8 @@ def test_requeue_on_another_host_resumes_and_lists_missing_samples(
     assert losses(run) == [(rank, step, loss) for rank, step, loss in expected if (rank, step) not in missing]
 
 
-def test_samples_of_a_lost_node_are_listed_when_a_spare_replaces_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.nightly
+def test_samples_of_a_lost_node_are_listed_when_a_spare_replaces_it(tmp_path: Path, local_losses: LocalLosses) -> None:
     hosts = Hosts(tmp_path, f"127.0.0.1:{free_port()}", {}, steps=40)
     try:
         hosts.start_both()
@@ -253,7 +272,7 @@ def test_samples_of_a_lost_node_are_listed_when_a_spare_replaces_it(
     assert steps == tuple(range(len(steps)))
     assert len(steps) >= 10, "up to the last checkpoint before the loss"
     assert len(run.part_notes) == 1
-    expected = losses(hosts.local_run(monkeypatch))
+    expected = local_losses(hosts.text)
     assert losses(run) == [item for item in expected if item[:2] not in {(1, step) for step in steps}]
 
 

@@ -5,7 +5,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from tests.trace_maker import trace, write
-from trainyard.job import SCRIPT, Job, Layout, Measure, Recipe
+from trainyard.job import SCRIPT, Job, Measure
+from trainyard.layout import Layout
+from trainyard.recipe import Recipe
 from trainyard.record import Provenance, Run, Sample
 from trainyard.run.parts.part import Part, write_part
 from trainyard.store.store import Store

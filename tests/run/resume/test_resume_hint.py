@@ -18,11 +18,13 @@ from msgspec.structs import replace
 from tests.refused import missing_values, refused
 from tests.train.checkpoint.test_checkpoint import MANIFEST
 from trainyard.errors import BadInput, BadJob, RankDied
-from trainyard.job import Checkpoint, Job, Layout, Measure, Recipe, Recovery
+from trainyard.job import Checkpoint, Job, Measure, Recovery
 from trainyard.job_file import parse, write
 from trainyard.launch.supervisor import event_log
 from trainyard.launch.supervisor.event_log import EventLogWriter, JobEvent
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import DeviceSeen, Origin, Run
 from trainyard.run.local import harness
 from trainyard.run.local.progress_events import ENDS, ProgressMessages

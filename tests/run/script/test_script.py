@@ -15,7 +15,8 @@ import trainyard
 from tests.refused import code_of, missing_values, refused
 from tests.simulated_device import SimulatedDevice
 from trainyard.errors import BadInput, CommandFailed
-from trainyard.job import SCRIPT, Job, Measure, Recipe
+from trainyard.job import SCRIPT, Job, Measure
+from trainyard.recipe import Recipe
 from trainyard.record import Run, Sample
 from trainyard.report.view.build_analysis import analyse_run
 from trainyard.run.local import harness

@@ -21,9 +21,12 @@ from trainyard import job_file as jobs
 from trainyard import plugins
 from trainyard.cli.runs import command as runs_command
 from trainyard.errors import BadFile, BadInput, BadJob, EnvironmentFailed, RunInUse, WrongRunState
-from trainyard.job import Checkpoint, Job, Layout, Measure, Recipe
+from trainyard.job import Checkpoint, Job, Measure
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import DeviceSeen, Run
+from trainyard.run.folder_lock import lock_folder
 from trainyard.run.local import harness
 from trainyard.run.session import Session
 from trainyard.store.store import Store, now
@@ -93,11 +96,12 @@ FOUR = {
 TWO = {
     "ddp": a_job(Layout(dp_replicate=2), every=3, mode="async"),
     "fsdp": a_job(Layout(dp_shard=2), every=3),
-    "zero1": a_job(Layout(dp_shard=2, zero=1), every=3),
+    "unequal shares": a_job(Layout(dp_shard=2, zero=2, batch_shares=(3, 1)), every=3),
+    "zero1": a_job(Layout(dp_shard=2, zero=1), every=3, mode="async"),
     "tp": a_job(Layout(tp=2), every=3, mode="async"),
     "pp": a_job(Layout(pp=2), every=3),
 }
-THEN = {"ddp": "tp", "fsdp": "pp", "zero1": "fsdp", "tp": "zero1", "pp": "ddp"}
+THEN = {"ddp": "tp", "fsdp": "unequal shares", "unequal shares": "pp", "zero1": "fsdp", "tp": "zero1", "pp": "ddp"}
 OTHERS = {
     name: a_job(Layout(dp_shard=2), every=3, optimizer=name, optimizer_implementation="foreach")
     for name in ("muon", "shampoo", "sgd")
@@ -743,7 +747,7 @@ def test_remaining_steps_of_a_run(begin, rest):
     pytest.importorskip("torch")
     from trainyard.run.local.worker import plan_steps, remaining_steps
 
-    every = remaining_steps(plan_steps(Measure(warmup=1, steps=2, repeats=1, profiled=2)), begin, 1)
+    every = list(remaining_steps(plan_steps(Measure(warmup=1, steps=2, repeats=1, profiled=2), begin), 1))
     assert [(turn.step, turn.warmup, turn.profiled) for turn in every] == rest
     assert not every or every[0].starts_repeat
 
@@ -758,7 +762,7 @@ def test_resumed_run_warms_up_again(warmup, steps, repeats, profiled, data):
     measure = Measure(warmup=warmup, steps=steps, repeats=repeats, profiled=profiled)
     whole = list(plan_steps(measure))
     begin = data.draw(st.integers(0, measure.in_all))
-    rest = remaining_steps(whole, begin, measure.warmup)
+    rest = list(remaining_steps(plan_steps(measure, begin), measure.warmup))
     assert [(turn.step, turn.repeat) for turn in rest] == [(turn.step, turn.repeat) for turn in whole[begin:]]
     bare = [turn for turn in rest if not turn.profiled]
     assert all(turn.warmup for turn in bare[: measure.warmup])
@@ -813,8 +817,7 @@ def test_killed_run_resumes_under_its_own_id(killed):
 
 @pytest.mark.torch
 def test_running_run_is_not_resumed(killed):
-    going = harness.lock_folder(killed.find("0bad"))
-    with going, refused(RunInUse, "0badcafe"):
+    with lock_folder(killed.find("0bad")), refused(RunInUse, "0badcafe"):
         harness.resume("0bad", Session(killed, lambda traces: (), devices=CORES))
 
 

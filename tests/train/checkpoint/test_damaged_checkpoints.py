@@ -39,7 +39,7 @@ from tests.train.checkpoint.test_checkpoint import (
 )
 from trainyard import job_file as jobs
 from trainyard.errors import BadFile, BadJob
-from trainyard.job import Layout
+from trainyard.layout import Layout
 from trainyard.record import Run
 from trainyard.store.store import Store, now
 from trainyard.train.checkpoint import manifest as manifests

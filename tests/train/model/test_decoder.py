@@ -6,8 +6,9 @@ import pytest
 
 from tests.refused import refused
 from trainyard.errors import BadJob
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.train.rules import decoder_rules as rules
 
 SMALL = {"layers": 2, "hidden_size": 16, "ffn_hidden_size": 24, "heads": 4, "kv_heads": 2, "head_dim": 4, "vocab": 32}

@@ -3,8 +3,10 @@
 import pytest
 
 from tests.train.model.test_draw_shard import fake_ranks
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 
 pytestmark = pytest.mark.torch
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard import job_file
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 from trainyard.train.optimizers.learning_rate import rate
 
 RECIPES = Path(__file__).parents[3] / "examples" / "recipes"

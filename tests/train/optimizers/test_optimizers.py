@@ -15,8 +15,9 @@ from tests.refused import refused
 from tests.train.language_model import small_job, train
 from trainyard import plugins
 from trainyard.errors import BadJob
-from trainyard.job import Layout, Recipe
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.train.rules import data_parallel_rules, optimizer_rules, trainable
 
 MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)

@@ -12,8 +12,10 @@ from msgspec.structs import replace
 
 from tests.refused import refused
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.train.rules import pipeline_rules as rules
 
 MODEL = Model(layers=4, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)

@@ -7,8 +7,10 @@ import pytest
 
 from tests.refused import refused
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.train.rules import context_parallel_rules, tensor_parallel_rules
 
 MODEL: dict[str, Any] = {

@@ -15,8 +15,10 @@ from tests.ranks import on_ranks
 from tests.refused import refused
 from trainyard import plugins
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.models import presets
+from trainyard.recipe import Recipe
 from trainyard.train.recommender import clicks
 from trainyard.train.recommender.recommender_sizes import assign_tables
 from trainyard.workloads.ops import recommender_ops

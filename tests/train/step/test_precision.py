@@ -1,5 +1,7 @@
 """Precision, recomputation and compilation give the same training, up to the rounding of each format."""
 
+import gc
+import math
 import multiprocessing
 import shutil
 from functools import partial
@@ -9,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.marks import nightly
 from tests.ranks import PRELOAD
 from tests.refused import missing_values, refused
 from tests.train.language_model import small_job, train, trainer_of
 from trainyard.errors import BadJob, MissingLibrary, MissingProgram
-from trainyard.job import Layout, Recipe
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.train.rules import device_rules, trainable
 
 MODEL = Model(layers=4, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
@@ -35,7 +39,7 @@ def a_scaling(dtype="float16", **spread):
 @pytest.mark.torch
 @given(st.lists(st.sampled_from([1.0, float("inf"), float("nan")]), max_size=40))
 def test_scale_halves_on_overflow_and_doubles_after_good_steps(norms):
-    torch = pytest.importorskip("torch")
+    pytest.importorskip("torch")
     from trainyard.train.step import loss_scaling
 
     scaling, saved, patience = a_scaling(), loss_scaling.GROW_AFTER, 3
@@ -43,14 +47,15 @@ def test_scale_halves_on_overflow_and_doubles_after_good_steps(norms):
     try:
         expected, good = loss_scaling.START, 0
         for norm in norms:
-            assert scaling.accept_step(torch.tensor(norm)) == (norm == 1.0)
+            assert scaling.accept_step(math.isfinite(norm)) == (norm == 1.0)
             good = good + 1 if norm == 1.0 else 0
             expected *= 0.5 if norm != 1.0 else 2.0 if good and good % patience == 0 else 1.0
+            expected = max(expected, loss_scaling.MINIMUM)
             assert scaling.scale == expected
         again = a_scaling()
         again.restore(scaling.state())
         for norm in (1.0,) * patience:
-            assert scaling.accept_step(torch.tensor(norm)) == again.accept_step(torch.tensor(norm))
+            assert scaling.accept_step(math.isfinite(norm)) == again.accept_step(math.isfinite(norm))
             assert scaling.state() == again.state()
     finally:
         loss_scaling.GROW_AFTER = saved
@@ -58,10 +63,9 @@ def test_scale_halves_on_overflow_and_doubles_after_good_steps(norms):
 
 @pytest.mark.torch
 def test_only_float16_is_scaled():
-    torch = pytest.importorskip("torch")
     for dtype in ("float32", "bfloat16", "float8"):
         scaling = a_scaling(dtype)
-        assert scaling.accept_step(torch.tensor(float("inf")))
+        assert scaling.accept_step(False)
         assert (scaling.factor, scaling.state()) == (1.0, {})
 
 
@@ -87,6 +91,7 @@ def test_overflowing_step_changes_only_the_scale(text, monkeypatch):
     trainer = trainer_of(a_job(text, dtype="float16"))
     before = [parameter.detach().clone() for parameter in trainer.parallel_model.parameters]
     skipped = trainer(0)
+    assert trainer.fault is None, "an overflow is not a fault"
     assert np.isinf(skipped.grad_norm)
     assert 5 < skipped.loss < 6
     assert trainer.scaling.scale == 2.0**35
@@ -187,7 +192,8 @@ def _saved_bytes_and_flops(recipe, text):
     from torch.utils.flop_counter import FlopCounterMode
 
     trainer = trainer_of(a_job(text, **recipe))
-    batch = trainer._data(0).split(trainer.job.accumulate)[0]
+    batch = trainer.batches(0).split(trainer.job.accumulate)[0]
+    gc.collect()  # the profile must not see the end of earlier trainers
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         outputs = trainer.parallel_model.call(*batch.inputs)
     kept = sum(event.self_cpu_memory_usage for event in seen.events())
@@ -214,7 +220,7 @@ def test_recomputation_trades_memory_for_flops(text):
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("recipe", [{}, {"activation_checkpoint": "selective"}], ids=str)
+@pytest.mark.parametrize("recipe", [{}, nightly({"activation_checkpoint": "selective"})], ids=str)
 def test_blocks_are_compiled_once(text, recipe):
     torch = pytest.importorskip("torch")
     if not any(map(shutil.which, device_rules.compilers("cpu"))):

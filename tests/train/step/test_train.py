@@ -13,8 +13,10 @@ from tests.ranks import on_ranks
 from tests.refused import refused
 from tests.train.language_model import trainer_of
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Measure, Recipe
+from trainyard.job import Job, Measure
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.train.data import text as texts
 from trainyard.train.rules import trainable
 from trainyard.workloads.ops import transformer_ops
@@ -171,6 +173,7 @@ def test_computation_options_do_not_change_the_step(text, change):
 
 @pytest.mark.torch
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_compiled_blocks_give_the_same_losses(text):
     plain, _ = train(a_job(dataset=text), steps=3)
     compiled, _ = train(a_job(dataset=text, compile=True, activation_checkpoint="full"), steps=3)

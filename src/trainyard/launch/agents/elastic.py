@@ -32,6 +32,7 @@ from torch.distributed import DistError
 from torch.distributed.elastic.agent.server.api import (
     RunResult,
     SimpleElasticAgent,
+    Worker,
     WorkerGroup,
     WorkerSpec,
     WorkerState,
@@ -178,7 +179,7 @@ class Agent(SimpleElasticAgent):
         super().__init__(
             WorkerSpec(
                 role="trainyard",
-                local_world_size=spec.ranks_per_node,
+                local_world_size=spec.node_ranks(rendezvous.link.member.node),
                 rdzv_handler=rendezvous,
                 entrypoint=spec.module,
                 monitor_interval=spec.report_s,
@@ -201,6 +202,24 @@ class Agent(SimpleElasticAgent):
         self._recorded_ns: dict[int, int] = {}
         """Local rank -> time of its flight record that was published last, in ns since the epoch."""
 
+    def _assign_worker_ranks(
+        self, store: object, group_rank: int, group_world_size: int, spec: WorkerSpec
+    ) -> list[Worker]:
+        """Number the ranks of this agent after those of the members before it. All agents know the numbers of ranks, so
+        that they need not communicate as in torch's own method. `group_rank`: index of this agent in the members."""
+        counts = [self.spec.node_ranks(member.node) for member in self.rendezvous.plan.members]
+        first, world = sum(counts[:group_rank]), sum(counts)
+        return [
+            Worker(
+                local_rank=local_rank,
+                global_rank=first + local_rank,
+                role_rank=first + local_rank,
+                world_size=world,
+                role_world_size=world,
+            )
+            for local_rank in range(spec.local_world_size)
+        ]
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         """Fork the ranks of a new generation, with torchrun's variables; return local rank -> process id.
 
@@ -210,7 +229,7 @@ class Agent(SimpleElasticAgent):
         fork = multiprocessing.get_context("fork")
         plan = self.rendezvous.plan
         generation = plan.generation
-        share = device_share(plan.members, self.rendezvous.link.member, self.spec.ranks_per_node)
+        share = device_share(plan.members, self.rendezvous.link.member, self.spec.node_ranks)
         self.processes, self.ends_ns, self.shortages, self._reports_stacks = {}, {}, {}, False
         self._recorded_ns = {}
         for worker in worker_group.workers:
@@ -381,7 +400,7 @@ def main(path: Path, node: int, parent: int | None, token: str) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         store = TCPStore(spec.host, spec.port, None, False, _STORE_TIMEOUT, wait_for_workers=False)
-        board = HeartbeatBoard(spec.ranks_per_node)
+        board = HeartbeatBoard(spec.node_ranks(node))
         link = SupervisorLink(SignedStore(store, token), node, Lease(board))
         return run(spec, link, board, path.parent, path.parent.name)
     except (DistError, BadSignature) as error:
@@ -405,8 +424,6 @@ def run(
     """
     node = link.member.node
     set_process_name(f"agent{node}")
-    # All nodes have the same size, so that global ranks follow from a node's index without communication.
-    os.environ["TORCH_ELASTIC_WORKER_IDENTICAL"] = "1"
     logs = folder / "logs"
     logs.mkdir(exist_ok=True)
     (logs / f"agent{node}.pid").write_text(str(os.getpid()))

@@ -22,8 +22,9 @@ from trainyard.launch.agents import rank_progress
 from trainyard.launch.agents.flight_recorder import FlightRecorder
 from trainyard.launch.agents.process_title import set_process_name
 from trainyard.launch.agents.rank_progress import Heartbeat
-from trainyard.launch.launch_spec import LEFT
+from trainyard.launch.launch_spec import PLANNED_ENDS, EndedByRecipe
 from trainyard.launch.supervisor import resource_exhaustion
+from trainyard.launch.supervisor.device_errors import describe_device_error
 from trainyard.pdeathsig import die_with_parent
 from trainyard.redact import redact
 
@@ -63,17 +64,25 @@ def main(
     except BaseException as error:
         # If a loader's worker has ended, torch's SIGCHLD handler raises an exception in whatever runs at the time.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        if not isinstance(error, SystemExit) or error.code not in (None, 0, LEFT):
+        if isinstance(error, EndedByRecipe):
+            write_failure(logs / f"{name}.failed", epoch.now_ns(), error.message)
+        elif not isinstance(error, SystemExit) or error.code not in (None, *PLANNED_ENDS):
             failed_ns = epoch.now_ns()
             reason = "".join(traceback.format_exception_only(error)).strip()
-            reason = "\n".join(filter(None, (reason, resource_exhaustion.storage(error, [str(logs)]))))
+            explanations = (resource_exhaustion.storage(error, [str(logs)]), describe_device_error(error))
+            reason = "\n".join(filter(None, (reason, *explanations)))
             recorder.write(reason, exit_code=1)  # before the report, after which the agent reads it
-            (logs / f"{name}.failed").write_text(f"{failed_ns}\n{redact(reason)}", "utf-8")
+            write_failure(logs / f"{name}.failed", failed_ns, reason)
         raise
 
 
 def _ignore_notice(sign: int, frame: FrameType | None) -> None:
     """Ignore a SIGTERM: a cluster sends it to every process, and the supervisor handles it for all ranks at once."""
+
+
+def write_failure(path: Path, time_ns: int, reason: str) -> None:
+    """Write a rank's report of its failure, without secrets. `time_ns`: ns since the epoch."""
+    path.write_text(f"{time_ns}\n{redact(reason)}", "utf-8")
 
 
 def read_failure(path: Path) -> tuple[int, str]:

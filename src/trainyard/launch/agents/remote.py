@@ -1,7 +1,7 @@
 """The agent of a node on another host than the supervisor's: connects, gets the job, runs ranks, delivers its part.
 
 It needs the head's address and the job's token only; everything else comes from the supervisor's store. It uses a
-folder of its own. After the loss of the supervisor its ranks are ended, and it connects again: a restarted supervisor
+folder of its own. If the supervisor is lost, the agent ends its ranks and reconnects: a restarted supervisor
 resumes the job.
 """
 
@@ -104,7 +104,7 @@ def run(node: Node) -> int:
             return LEFT
         if exit_code == _UNREACHED:
             raise EnvironmentFailed(
-                f"node {node.index} has reached no supervisor at {node.host}:{node.port} for {node.wait_s:g} s.",
+                f"node {node.index} could not reach a supervisor at {node.host}:{node.port} for {node.wait_s:g} s.",
                 "Look at the output of node 0. The address must be reachable from this host, and all nodes need the "
                 "same job id and token.",
             )
@@ -114,13 +114,13 @@ def run(node: Node) -> int:
                 f"the agent of node {node.index} failed {failed_starts} times.", "See its messages."
             )
         reason = (
-            f"it had no answer of the supervisor for {FENCE_S:g} s"
+            f"it got no answer from the supervisor for {FENCE_S:g} s"
             if exit_code == -signal.SIGALRM
             else "the supervisor is lost"
             if exit_code == LOST
             else f"it ended with code {exit_code}"
         )
-        node.say(f"node {node.index}: its ranks are ended, since {reason}; it connects again")
+        node.say(f"node {node.index}: ending its ranks, since {reason}; reconnecting")
         deadline_s = time.monotonic() + node.wait_s
         time.sleep(_RETRY_S)
 
@@ -185,7 +185,7 @@ def _run_agent(node: Node, deadline_s: float) -> int:
         raise
     os.environ.update({name: value for name, value in environment.items() if name not in os.environ})
     preload(spec.preload)
-    board = HeartbeatBoard(spec.ranks_per_node)
+    board = HeartbeatBoard(spec.node_ranks(node.index))
     lease = Lease(board)
     link = elastic.SupervisorLink(store, node.index, lease)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,10 +40,12 @@ def device_host(environment: Mapping[str, str] = os.environ) -> str:
     return " ".join([socket.gethostname(), boot, *(f"{name}={environment.get(name)}" for name in _VISIBLE)])
 
 
-def device_share(members: Sequence[Member], member: Member, ranks_per_node: int) -> DeviceShare:
-    """Return the part of the devices that belongs to `member`. `members`: all agents of the generation, in rank order.
+def device_share(members: Sequence[Member], member: Member, node_ranks: Callable[[int], int]) -> DeviceShare:
+    """Return `member`'s first device, and the number of ranks of all agents that see the same devices.
 
-    Agents without a `device_host` share with no other agent.
+    `members`: all agents of the generation, in rank order; `node_ranks`: returns the number of ranks of a node.
+    An agent without a `device_host` is assumed to share its devices with no other agent.
     """
     sharing = [other for other in members if other == member or other.device_host == member.device_host != ""]
-    return DeviceShare(first=sharing.index(member) * ranks_per_node, ranks=len(sharing) * ranks_per_node)
+    ranks = [node_ranks(other.node) for other in sharing]
+    return DeviceShare(first=sum(ranks[: sharing.index(member)]), ranks=sum(ranks))

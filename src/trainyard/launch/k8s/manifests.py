@@ -55,7 +55,8 @@ def render_manifests(request: LaunchRequest) -> list[dict[str, Any]]:
 
 def _check_options(request: LaunchRequest, kind: str) -> None:
     """Raises `BadInput` for amounts that Kubernetes does not read, for options of the pods of a TrainJob, which its
-    runtime defines, and for a shared folder that no volume provides."""
+    runtime defines, and for a shared folder that no volume provides. `kind`: of the manifest (`--option kind=`), such
+    as `jobset` or `trainjob`."""
     scheduler, options = request.scheduler, request.scheduler.options
     mounts = request.container.mounts if request.container else ()
     for name in ("cpu", "memory", "shm"):

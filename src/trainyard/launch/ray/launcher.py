@@ -17,7 +17,12 @@ from trainyard import job_file
 from trainyard.errors import BadInput, EnvironmentFailed, MissingLibrary, SchedulerFailed, UnknownName
 from trainyard.launch.launch_spec import LEFT
 from trainyard.launch.ray.nodes_file import FILE, Nodes
-from trainyard.launch.request_checks import check_checkpoint_folder, check_options, check_request
+from trainyard.launch.request_checks import (
+    check_checkpoint_folder,
+    check_equal_nodes,
+    check_options,
+    check_request,
+)
 from trainyard.launch_request import LEFT_ON_REQUEST, JobState, JobStatus, LaunchRequest
 from trainyard.redact import redact
 
@@ -55,6 +60,7 @@ class Ray:
         """Return `submission.json`, and the files of the job's working directory. Raises `BadInput` for options that
         Ray does not have."""
         check_request(request)
+        check_equal_nodes(request, "Ray")
         check_checkpoint_folder(request)
         lacks = ("--account", "--array", "--constraint", "--host", "--partition", "--qos", "--time-limit")
         check_options(request, "Ray", ("address", "cpus", "wait_s"), lacks)

@@ -83,8 +83,8 @@ def _component_options(request: LaunchRequest, component: Component, is_first: b
     ):
         if value:
             yield f'--{name}="{value}"' if name == "constraint" else f"--{name}={value}"
-    if options.accelerators_per_node:
-        yield f"--gpus-per-node={options.accelerators_per_node}"
+    if accelerators := component.accelerators_per_node or options.accelerators_per_node:
+        yield f"--gpus-per-node={accelerators}"
     if options.exclusive:
         yield "--exclusive"
         if not options.options.keys() & _MEMORY:
@@ -93,7 +93,7 @@ def _component_options(request: LaunchRequest, component: Component, is_first: b
         yield f"--time={show_limit(options.time_limit_s)}"
         if options.notice_s:
             yield f"--signal=TERM@{options.notice_s}"
-    if cpus := _default_cpus(request):
+    if cpus := _default_cpus(request, component):
         yield f"--cpus-per-task={cpus}"
     yield from sbatch_lines(options.options)
     if is_first and _continues_on_fewer(request):
@@ -156,7 +156,10 @@ def _step(request: LaunchRequest) -> Iterator[str]:
         "--open-mode=append",
         f"--output={shlex.quote(_slurm_path(request.folder))}/logs/{log}",
     ]
-    if cpus := request.scheduler.options.get("cpus-per-task") or _default_cpus(request):
+    cpus = request.scheduler.options.get("cpus-per-task", "")
+    if request.has_equal_nodes:  # otherwise each task gets all cores that the job has on its node
+        cpus = cpus or _default_cpus(request, request.components[0])
+    if cpus:
         options.append(f"--cpus-per-task={shlex.quote(cpus)}")  # srun does not inherit it from sbatch
     options += map(shlex.quote, srun_options(request))
     yield "srun \\"
@@ -194,13 +197,13 @@ def _requeue(request: LaunchRequest) -> Iterator[str]:
     yield 'exit "$code"'
 
 
-def _default_cpus(request: LaunchRequest) -> str:
-    """Number of cores to request for each node's task: one for each rank on shared nodes; empty if the nodes are not
-    shared, or if the user chose it."""
+def _default_cpus(request: LaunchRequest, component: Component) -> str:
+    """Number of cores to request for the task of a component's node: one for each rank on shared nodes; empty if the
+    nodes are not shared, or if the user chose it."""
     options = request.scheduler
     if options.exclusive or options.options.keys() & _CORES:
         return ""
-    return str(request.components[0].ranks_per_node)
+    return str(component.ranks_per_node)
 
 
 def _continues_on_fewer(request: LaunchRequest) -> bool:

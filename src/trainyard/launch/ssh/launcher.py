@@ -37,7 +37,8 @@ class _Hosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _NodeState(NamedTuple):
-    """State of a node: `running`, `over` with its exit code, `lost` or `unreachable` with the error."""
+    """State of a node. `word`: `running`; `over`: it exited with `code`; `lost`: it ended without an exit code, as by
+    SIGKILL; or `unreachable`: its host cannot be reached, with the `error`."""
 
     word: str
     code: int = 0
@@ -148,8 +149,9 @@ class Ssh:
 
 
 def _status(states: Sequence[_NodeState], hosts: Sequence[str], logs: tuple[str, ...], cancelled: bool) -> JobStatus:
-    """The status of a job from the states of its nodes. `logs`: paths of the logs; `cancelled`: whether it was ended by
-    `cancel`."""
+    """The status of a job from the states of its nodes: node 0, the head, decides, and the others give notes. `logs`:
+    paths of the logs; `cancelled`: whether it was ended by `cancel`. A head that exits with code `LEFT` was asked to
+    leave and can be resumed."""
     head = states[0]
     notes = [f"{host}: {state.error}" for host, state in zip(hosts, states) if state.word == "unreachable"]
     notes += [

@@ -40,13 +40,18 @@ class AgentReports:
         """No agent has reported yet."""
         self.last: dict[int, LastReport] = {}
         self.last_heard: dict[str, Now] = {}
+        self._given_up: dict[str, int] = {}
+        """`life` of each agent that was given up while it was silent -> serial of the plan at that moment."""
 
     def receive(self, now: Now, reports: Mapping[int, AgentReport]) -> None:
         """Take the last report of each agent, node -> report, and note when a new one arrived.
 
-        Ignores a second agent of a node while the first one still reports.
+        Ignores a second agent of a node while the first one still reports, and reports of a given-up agent that were
+        sent before it knew a later plan: a broken network may deliver them long after the agent has ended.
         """
         for node, report in reports.items():
+            if report.life in self._given_up and report.serial <= self._given_up[report.life]:
+                continue
             known = self.last.get(node)
             is_other_agent = known is not None and known.report.life != report.life
             if known and is_other_agent and not known.dead and now.seconds - known.when.seconds < TWICE_S:
@@ -59,6 +64,11 @@ class AgentReports:
         """Note that the agent of this node has ended, which the supervisor knows at once as its parent."""
         if node in self.last:
             self.last[node] = self.last[node]._replace(dead=True)
+
+    def give_up(self, node: int, serial: int) -> None:
+        """Treat the silent agent of this node as ended until it reports that it knows a plan after `serial`."""
+        self._given_up[self.last[node].report.life] = serial
+        self.mark_dead(node)
 
     def live(self, now: Now) -> dict[int, AgentReport]:
         """The last report of each agent that has not ended and has reported in the last `SILENT_S` seconds, by node."""

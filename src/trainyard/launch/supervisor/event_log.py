@@ -24,7 +24,8 @@ SUPERVISOR = "supervisor"
 
 class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One event. `at`: ns since the epoch, at the end of an event that took `ns`; for a fault, when it occurred.
-    `noticed`: when a fault was noticed, in ns since the epoch. `verdict`: on a hang, a key of words.HANGS.
+    `noticed`: when a fault was noticed, in ns since the epoch. `verdict`: on a hang, a key of words.HANGS. `action`:
+    what the run did at a faulty step, a key of words.STEP_ACTIONS.
 
     By `type`: "started": the supervisor started. "launched": an attempt is about to start on `nodes` nodes; `message`
     names the nodes that joined or left. "fault": of a `kind` in words.FAULTS, with the rank or node to blame. "loaded":
@@ -44,10 +45,13 @@ class JobEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ns: int = 0
     message: str = ""
     verdict: str = ""
+    action: str = ""
 
     def __post_init__(self) -> None:
         if self.type == "fault":
             words.check(self.kind, words.FAULTS, "fault")
+        if self.action:
+            words.check(self.action, words.STEP_ACTIONS, "reaction to a faulty step")
 
 
 class EventLogWriter:
@@ -73,10 +77,10 @@ class EventLogWriter:
         """Log that saving a checkpoint stalled training for `ns` after `step`."""
         self.add(JobEvent(type="saved", at=epoch.now_ns(), attempt=self.attempt, ns=ns, step=step))
 
-    def fault(self, kind: str, message: str, rank: int = -1, step: int = -1) -> None:
-        """Log a fault that the rank noticed itself and survives: a `kind` such as `disk_full` or `bad_checkpoint`.
+    def fault(self, kind: str, message: str, rank: int = -1, step: int = -1, action: str = "") -> None:
+        """Log a fault that the rank noticed itself: a `kind` such as `disk_full` or `bad_checkpoint`.
 
-        `rank`, `step`: concerned, -1 for none.
+        `rank`, `step`: concerned, -1 for none; `action`: as in `JobEvent`.
         """
         now = epoch.now_ns()
         self.add(
@@ -89,6 +93,7 @@ class EventLogWriter:
                 message=message,
                 rank=rank,
                 step=step,
+                action=action,
             )
         )
 

@@ -19,12 +19,12 @@ from typing import Any, Literal
 from msgspec.structs import replace
 
 from trainyard.hangs.flight_record import FlightRecord
-from trainyard.launch.launch_spec import FAILED, LEFT, Spec
+from trainyard.launch.launch_spec import FAILED, LEFT, ROLLED_BACK, STOPPED, Spec
 from trainyard.launch.supervisor import find_cause, hang_records
 from trainyard.launch.supervisor.agent_reports import SILENT_S, AgentReports, Now
 from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.launch.supervisor.failure_report import Failure
-from trainyard.launch.supervisor.fault_causes import Cause, agent_death, rank_death, rank_hang
+from trainyard.launch.supervisor.fault_causes import Cause, agent_death, rank_death, rank_hang, rank_stop
 from trainyard.launch.supervisor.hang_investigation import HangInvestigation, HungRank
 from trainyard.launch.supervisor.messages import AgentPlan, Member, RankReport
 from trainyard.launch.supervisor.progress_watch import ProgressWatch
@@ -113,8 +113,8 @@ class Supervision:
 
     def _node(self, rank: int) -> int:
         """The node of a rank of the current generation; -1 for rank -1."""
-        index = rank // self.spec.ranks_per_node
-        return self.plan.members[index].node if 0 <= index < len(self.plan.members) else -1
+        members = [member.node for member in self.plan.members for _ in range(self.spec.node_ranks(member.node))]
+        return members[rank] if 0 <= rank < len(members) else -1
 
     # Events and state transitions
 
@@ -194,7 +194,7 @@ class Supervision:
 
     def _all_reported(self, ranks: list[RankReport]) -> bool:
         """Whether all ranks of the generation have been reported."""
-        return len(ranks) == len(self.plan.members) * self.spec.ranks_per_node
+        return len(ranks) == sum(self.spec.node_ranks(member.node) for member in self.plan.members)
 
     def _all_asked(self) -> bool:
         """Whether each member has held its ranks and reported them after that."""
@@ -220,10 +220,14 @@ class Supervision:
         return [rank for rank in failed if not self._asked or rank.count or rank.exit_code != -signal.SIGKILL]
 
     def _all_ended(self, now: Now, ranks: list[RankReport]) -> None:
-        """End the job after all `ranks` have ended, or only the generation if they left so that the job can grow."""
+        """End the job after all `ranks` have ended, or only the generation if they left so that the job can grow, or
+        ended to be launched again from the last checkpoint."""
+        stopped = [rank for rank in ranks if rank.exit_code == STOPPED]
         if all(rank.exit_code == 0 for rank in ranks):
             self._end(now, 0, None)
-        elif self._asked == "grow":
+        elif stopped:
+            self._end(now, FAILED, rank_stop(now, stopped[0]))
+        elif self._asked == "grow" or (not self._asked and any(rank.exit_code == ROLLED_BACK for rank in ranks)):
             self._stop_ranks(now)
         else:
             self._end(now, LEFT, self._preempted(now))
@@ -307,13 +311,14 @@ class Supervision:
     def _agent_died(self, now: Now, node: int) -> Cause:
         """The failure of a member node whose agent ended, was replaced or is silent, at the time of its last report.
 
-        A silent agent is added to `lost`, so that it is killed.
+        A silent agent is given up, and added to `lost`, so that it is killed.
         """
         last = self.reports.last[node]
         (life,) = (member.life for member in self.plan.members if member.node == node)
         message = f"node {node} is lost with its ranks"
         if last.report.life == life and not last.dead:  # a dead agent is being replaced already
             self.lost.add(node)
+            self.reports.give_up(node, self.plan.serial)
             message += f": its agent has not reported for {SILENT_S:g} s"
         return agent_death(now, node, self.reports.last_heard[life].epoch, message)
 

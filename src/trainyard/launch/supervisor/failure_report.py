@@ -13,6 +13,8 @@ from trainyard.redact import redact, redact_json
 _TAIL = 64 * 1024
 """Bytes at the end of a log in which its last lines are searched."""
 _LINES = 8
+STOPPED_BY_RECIPE = "stopped_by_recipe"
+"""Kind of a `Failure`: the ranks stopped the training as the recipe demands. `last_words` is their message."""
 NO_OUTPUT = "It wrote no error message."
 
 
@@ -28,7 +30,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
     when: float
     last_words: str = ""
     kind: str = "worker_death"
-    """As in words.FAULTS; for the other kinds, `last_words` is the supervisor's evidence."""
+    """As in words.FAULTS, or `STOPPED_BY_RECIPE`; for the other kinds, `last_words` is the supervisor's evidence."""
     shortage: str = ""
     """The resource that a killed rank ran out of, by the kernel's counters."""
     verdict: str = ""
@@ -79,6 +81,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
         job."""
         if self.kind == "preempted":
             return ""
+        if self.kind == STOPPED_BY_RECIPE:
+            return "`skip` or `rollback` for on_non_finite or on_loss_spike at $.recipe trains on without the batch."
         if self.shortage:
             return "Reduce micro_batch_size or seq_len, or raise the memory limit."
         if self.exit_code == -signal.SIGKILL:

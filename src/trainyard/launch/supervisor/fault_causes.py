@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from trainyard.launch.launch_spec import FAILED
 from trainyard.launch.supervisor.agent_reports import Now
-from trainyard.launch.supervisor.failure_report import Failure
+from trainyard.launch.supervisor.failure_report import STOPPED_BY_RECIPE, Failure
 from trainyard.launch.supervisor.hang_investigation import HungRank
 from trainyard.launch.supervisor.messages import RankReport
 
@@ -31,6 +31,18 @@ def rank_death(now: Now, rank: RankReport) -> Cause:
         shortage=rank.shortage,
     )
     return Cause(at=rank.reported_ns or rank.ended_ns, failure=failure)
+
+
+def rank_stop(now: Now, rank: RankReport) -> Failure:
+    """The end of a training that its ranks stopped as the recipe demands."""
+    return Failure(
+        rank=rank.rank,
+        pid=rank.pid,
+        exit_code=rank.exit_code or 0,
+        when=now.epoch / 1e9,
+        last_words=rank.reason,
+        kind=STOPPED_BY_RECIPE,
+    )
 
 
 def rank_hang(now: Now, hung: HungRank, ranks: Sequence[RankReport]) -> Cause:

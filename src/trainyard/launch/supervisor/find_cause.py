@@ -10,19 +10,24 @@ import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from trainyard.launch.launch_spec import LEFT
+from trainyard.launch.launch_spec import PLANNED_ENDS
 from trainyard.launch.supervisor.messages import RankReport
 
 STOPPED = "T"
 STOPPED_EVIDENCE = "its process is stopped (state T)"
+_STUCK_EVIDENCE = (
+    "its device does not end the work that it waits for: read the Xid errors in the kernel log, and run nvidia-smi"
+)
 _COLLECTIVE_FILES = ("torch/distributed", "torch/autograd/graph.py", "_functional_collectives")
 """Parts of the paths of files whose calls wait for other ranks."""
+_DEVICE_CALLS = ("torch/cuda/streams.py", "torch/cuda/__init__.py")
+"""Parts of the paths of files whose calls wait for the device: of events, of streams and of all of its work."""
 _LOADER = "torch/utils/data/dataloader.py"
 
 
 def failed_ranks(ranks: Sequence[RankReport]) -> list[RankReport]:
     """The ranks that ended abnormally."""
-    return [rank for rank in ranks if rank.exit_code not in (None, 0, LEFT)]
+    return [rank for rank in ranks if rank.exit_code not in (None, *PLANNED_ENDS)]
 
 
 def killed_ranks(failed: Sequence[RankReport]) -> list[RankReport]:
@@ -71,6 +76,8 @@ def hang_kind(hung: Sequence[tuple[int, str]], ranks: Sequence[RankReport], stac
     if any(waits_for_data(stacks.get(rank, "")) for rank, _ in hung):
         return "data_loader"
     rank, _ = hung[0]
+    if waits_for_device(stacks.get(rank, "")):  # with peers, the device may wait for theirs in a collective
+        return "device_stuck" if len(ranks) == 1 else ""
     return "host_stuck" if stacks.get(rank) and not waits_in_collective(stacks[rank]) else ""
 
 
@@ -80,8 +87,11 @@ def _hung_rank(
     """(The rank that the others wait for, the evidence), by the first criterion that only one rank meets; rank -1 if
     none does.
 
-    The criteria: another step than its peers; no stack; not in a collective; CPU time since the earlier report.
-    `earlier_ticks`: rank -> its CPU ticks in that; `stacks`: rank -> its Python stack.
+    The criteria: another step than its peers; no stack; neither in a collective nor waiting for its device; CPU time
+    since the earlier report, except of ranks that wait for their device. `earlier_ticks`: rank -> its CPU ticks in the
+    earlier report; `stacks`: rank -> its Python stack.
+
+    A rank that waits for its device may be waiting for its peers in a collective, and uses CPU time while it waits.
     """
     if (differing_rank := _find_differing_rank(ranks)) is not None:
         return (
@@ -91,14 +101,24 @@ def _hung_rank(
     silent = [rank.rank for rank in ranks if not stacks.get(rank.rank)]
     if len(silent) == 1 < len(ranks):
         return silent[0], "it does not respond to a signal"
-    busy = [rank.rank for rank in ranks if stacks.get(rank.rank) and not waits_in_collective(stacks[rank.rank])]
+    on_device = {rank.rank for rank in ranks if waits_for_device(stacks.get(rank.rank, ""))}
+    busy = [
+        rank.rank
+        for rank in ranks
+        if stacks.get(rank.rank) and rank.rank not in on_device and not waits_in_collective(stacks[rank.rank])
+    ]
     if len(busy) == 1 < len(ranks):
-        return busy[0], f"its peers wait for it in collectives, while it is in {innermost(stacks[busy[0]])}"
-    computing = [rank.rank for rank in ranks if rank.ticks > earlier_ticks.get(rank.rank, rank.ticks)]
+        waits = "collectives or for their devices" if on_device else "collectives"
+        return busy[0], f"its peers wait for it in {waits}, while it is in {innermost(stacks[busy[0]])}"
+    computing = [
+        rank.rank
+        for rank in ranks
+        if rank.rank not in on_device and rank.ticks > earlier_ticks.get(rank.rank, rank.ticks)
+    ]
     if len(computing) == 1 < len(ranks):
         return computing[0], "it computes while its peers wait"
     if len(ranks) == 1:
-        return ranks[0].rank, "it is the only rank"
+        return ranks[0].rank, _STUCK_EVIDENCE if on_device else "it is the only rank"
     return -1, "no rank differs from the others"
 
 
@@ -120,6 +140,11 @@ def waits_in_collective(stack: str) -> bool:
 def waits_for_data(stack: str) -> bool:
     """Whether the main thread waits for a batch of its data loader."""
     return any(_LOADER in call for call in _calls(stack))
+
+
+def waits_for_device(stack: str) -> bool:
+    """Whether the main thread waits for its device to end earlier work, by the innermost call of its stack."""
+    return any(part in innermost(stack) for part in _DEVICE_CALLS)
 
 
 def innermost(stack: str) -> str:

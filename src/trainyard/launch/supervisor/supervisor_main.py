@@ -114,8 +114,8 @@ class _LeaveEarly(BaseException):
 def main(path: Path, parent: int) -> int:
     """Supervise the job whose SPEC is at `path`, until it is over; return the exit code.
 
-    `parent`: id of the launcher's process, which it dies with. The clock of the job starts no earlier than the last
-    event of an earlier attempt.
+    `parent`: PID of the launcher; the supervisor is killed when it dies. The clock of the job starts no earlier than
+    the last event of an earlier attempt.
     """
     die_with_parent(parent, signal.SIGKILL)
     set_process_name("supervisor")

@@ -54,8 +54,7 @@ class FaultInjector:
         numbers are those of the plan only while all nodes are present."""
         if fault.node >= 0:
             nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))
-            first_rank = fault.node * (self.ranks.world // nodes)
-            return nodes == self.job.recovery.nodes and self.ranks.rank == first_rank
+            return nodes == self.job.recovery.nodes and self.ranks.rank == self.job.ranks_on(fault.node)
         return self.ranks.rank == max(fault.rank, 0)
 
     def __call__(self, step: int) -> None:

@@ -142,8 +142,7 @@ class Nodes:
         attempt = event_log.last_attempt(event_log.read(self.run_folder))
         at = time.time_ns()
         if fault.kind == "kill_worker":
-            node = fault.rank // (self.job.layout.ranks // self.hosts.nodes)
-            self._kill_recorded(self._logs(node) / f"rank{fault.rank}.pid")
+            self._kill_recorded(self._logs(self.job.node_of(fault.rank)) / f"rank{fault.rank}.pid")
         elif fault.kind == "kill_agent":
             self._kill_recorded(self._logs(fault.node) / f"agent{fault.node}.pid")
         elif fault.kind == "kill_supervisor":
@@ -155,10 +154,15 @@ class Nodes:
         return InjectedFault(at=at, step=steps, attempt=attempt)
 
     def wait_for_end(self) -> None:
-        """Wait until all node processes have ended. Raises `CommandFailed` if one fails or nothing happens."""
+        """Wait until all node processes have exited. Raises `CommandFailed` if one fails, or does not exit within
+        `_PATIENCE_S` seconds."""
         for node in sorted(self._processes, reverse=True):
-            if code := self._processes[node].wait(_PATIENCE_S):
-                raise self._failure(f"node {node} ended with code {code}")
+            try:
+                code = self._processes[node].wait(_PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                raise self._failure(f"node {node} did not exit within {_PATIENCE_S:g} s") from None
+            if code:
+                raise self._failure(f"node {node} exited with code {code}")
 
     def end(self) -> None:
         """Kill every process of the nodes."""
@@ -184,28 +188,30 @@ class Nodes:
         self._processes[node].wait()
 
     def _wait_until_training(self, step: int) -> int:
-        """Wait until every rank has taken a step of the newest attempt, and rank 0 has taken `step`; return the number
-        of steps that rank 0 has taken. Raises `CommandFailed` if a node ends, or nothing happens."""
+        """Wait until every rank has completed a step of the newest attempt, and rank 0 has completed `step` steps;
+        return the number of steps that rank 0 has completed. Raises `CommandFailed` if a node exits, or if this does
+        not happen within `_PATIENCE_S` seconds."""
         deadline_s = time.monotonic() + _PATIENCE_S
         while time.monotonic() < deadline_s:
             for node, process in self._processes.items():
                 if process.poll() is not None:
-                    raise self._failure(f"node {node} ended with code {process.returncode} before all faults")
+                    raise self._failure(
+                        f"node {node} exited with code {process.returncode} before all faults were injected"
+                    )
             steps = self._newest_steps()
             if len(steps) == self.job.layout.ranks and min(steps.values()) > 0 and steps[0] >= step:
                 return steps[0]
             time.sleep(_POLL_S)
-        raise self._failure(f"the ranks did not come to step {step} in {_PATIENCE_S:g} s")
+        raise self._failure(f"the ranks did not reach step {step} within {_PATIENCE_S:g} s")
 
     def _newest_steps(self) -> Mapping[int, int]:
         """Rank -> number of steps taken, for ranks that have taken a step in the newest attempt."""
         newest_attempt = event_log.last_attempt(event_log.read(self.run_folder))
-        per_node = self.job.layout.ranks // self.hosts.nodes
         if newest_attempt < 0:
             return {}
         taken: dict[int, int] = {}
         for rank in range(self.job.layout.ranks):
-            path = self._logs(rank // per_node).parent / "samples" / f"rank{rank}.jsonl"
+            path = self._logs(self.job.node_of(rank)).parent / "samples" / f"rank{rank}.jsonl"
             attempt, steps = _last_sample(path)
             if attempt == newest_attempt:
                 taken[rank] = steps

@@ -206,8 +206,9 @@ def _compare_losses(run: Run, reference: Run, since_ns: int, until_ns: int) -> t
     """Compare the losses of rank 0 with those of `reference`, the run without faults: (verdict, largest relative
     error).
 
-    Compared are the steps, of any attempt, that ended from `since_ns` to `until_ns` (0: to the end). Verdicts as in
-    `FaultScore.losses`.
+    Compared are the steps, of any attempt, that ended from `since_ns` to `until_ns` (0: to the end). Verdicts:
+    "identical" (bitwise), "close" (a relative error of at most `CLOSE`), "different", or "missing" if the run lacks a
+    step of the reference, or no step ended after `since_ns`.
     """
     expected = {sample.step: sample.loss for sample in _rank0_samples(reference)}
     steps = [

@@ -7,18 +7,21 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from trainyard import job_file, machine, plugins
 from trainyard.errors import BadInput, TrainyardError
-from trainyard.job import Job
+from trainyard.formats import toml
+from trainyard.job import Job, Recovery
 from trainyard.launch.fabric_environment import Fabric, fabric_environment
 from trainyard.launch.launch_spec import NODE_MODULE
 from trainyard.launch.node_logs import FollowedLogs
+from trainyard.launch.request_checks import check_nodes
 from trainyard.launch_request import Component, Container, JobStatus, LaunchRequest, SchedulerOptions, Variable
 from trainyard.plugins import Launcher
 from trainyard.run.launches.launch_record import LaunchRecord, RenderedLaunch, find_record, write_record
@@ -38,7 +41,7 @@ class LaunchOptions:
 
     `nodes`: number of nodes; 0 takes as many as the ranks need on the job's machine, else those of `[recovery]`.
     `components`: kinds of nodes, in place of `nodes`. `scheduler`: options of the scheduler.
-    `accelerators_per_node`: accelerators to request on each node; one for each rank if None and the job names a
+    `accelerators_per_node`: accelerators to request on each node; those of its ranks if None and the job names a
     machine with accelerators. `container`: in which each node's processes run. `environment`: variables, name ->
     value, which override those for the fabric. `port`: at which the nodes meet; the launcher's choice if None.
     `shared_folder`: folder that all nodes share, for checkpoints; by default one in the launch's folder, if the
@@ -81,14 +84,18 @@ def render_job(job: Job, on: str, options: LaunchOptions) -> RenderedLaunch:
 def submit_job(job: Job, job_text: str, on: str, options: LaunchOptions, root: Path) -> LaunchRecord:
     """Create a launch in the store at `root`, submit its files, and return its record.
 
-    `job_text`: the job file of `job`. If the submission fails, the launch's folder is removed and the error raised.
+    `job_text`: the job file of `job`, to which the ranks of unequal nodes are added. If the submission fails, the
+    launch's folder is removed and the error raised.
     """
     launcher = load_launcher(on)
     job_file.check_secrets(job_text, "the job")
     id = new_id()
     folder = root.absolute() / "launches" / id
     request = build_request(job, options, id, folder, on)
-    files = {"job.toml": job_file.complete(job_text, job), **launcher.render(request)}
+    job_text = job_file.complete(job_text, job)
+    if request.job != job:
+        job_text = _add_recovery(job_text, request.job.recovery)
+    files = {"job.toml": job_text, **launcher.render(request)}
     with writing(folder):
         (folder / "logs").mkdir(parents=True)
     try:
@@ -155,10 +162,12 @@ def find_launch(root: Path, name: str) -> tuple[LaunchRecord, Launcher]:
 
 
 def build_request(job: Job, options: LaunchOptions, id: str, folder: Path, on: str = "slurm") -> LaunchRequest:
-    """The request to the launcher `on` for the launch `id` of `job`. `folder`: `<store>/launches/<id>`. Raises
-    `BadInput` if the nodes do not divide the ranks."""
+    """The request to the launcher `on` for the launch `id` of `job`. `folder`: `<store>/launches/<id>`. Its job has the
+    ranks of unequal nodes. Raises `BadInput` if the nodes do not have the job's ranks."""
     known_machine = machine.load(job.machine) if job.machine else None
-    components = options.components or (_one_kind(job, options, known_machine),)
+    components = options.components or _stated_kinds(job, options) or (_one_kind(job, options, known_machine),)
+    check_nodes(components, job.layout.ranks)
+    job = _with_node_ranks(job, components)
     nodes = sum(component.nodes for component in components)
     # A pod without RDMA adapters has an ordinary network, whatever its host has.
     has_no_rdma = on == "k8s" and "rdma" not in options.scheduler.options
@@ -168,7 +177,12 @@ def build_request(job: Job, options: LaunchOptions, id: str, folder: Path, on: s
     accelerators = options.accelerators_per_node
     if accelerators is None:
         per_device = known_machine.device.ranks if known_machine else 1
-        accelerators = -(-components[0].ranks_per_node // per_device) if vendor in ("nvidia", "amd") else 0
+        if vendor in ("nvidia", "amd"):
+            components = tuple(
+                replace(component, accelerators_per_node=-(-component.ranks_per_node // per_device))
+                for component in components
+            )
+        accelerators = components[0].accelerators_per_node
     scheduler = replace(options.scheduler, accelerators_per_node=accelerators)
     container = options.container and replace(options.container, vendor=vendor)
     # Ray's workers have a Python of their own.
@@ -191,6 +205,47 @@ def build_request(job: Job, options: LaunchOptions, id: str, folder: Path, on: s
         scheduler=scheduler,
         container=container,
     )
+
+
+def _stated_kinds(job: Job, options: LaunchOptions) -> tuple[Component, ...]:
+    """The nodes that the job file states in `ranks_per_node`, a component for each run of equal ones; empty if it does
+    not. Raises `BadInput` if another number of nodes is requested."""
+    ranks = job.recovery.ranks_per_node
+    if ranks and options.nodes not in (0, len(ranks)):
+        raise BadInput(
+            f"--nodes {options.nodes}, but ranks_per_node = {list(ranks)} at $.recovery is for {len(ranks)} nodes.",
+            "Leave out --nodes, or change the job file.",
+        )
+    return tuple(Component(nodes=len(list(group)), ranks_per_node=count) for count, group in groupby(ranks))
+
+
+def _with_node_ranks(job: Job, components: Sequence[Component]) -> Job:
+    """The job with the ranks of each node in its `[recovery]`, if the nodes have different numbers. Raises `BadInput`
+    if the job file states other nodes."""
+    ranks = tuple(component.ranks_per_node for component in components for _ in range(component.nodes))
+    recovery, equal = job.recovery, len(set(ranks)) == 1
+    if recovery.ranks_per_node and recovery.ranks_per_node != ranks:
+        raise BadInput(
+            f"the components have {list(ranks)} ranks per node, but ranks_per_node = {list(recovery.ranks_per_node)} "
+            "at $.recovery.",
+            "Leave out --component, or change the job file.",
+        )
+    if equal or recovery.ranks_per_node:
+        return job
+    if recovery.nodes not in (1, len(ranks)):
+        raise BadInput(
+            f"the components have {len(ranks)} nodes, but nodes = {recovery.nodes} at $.recovery.",
+            f"Set nodes = {len(ranks)}, or leave it out.",
+        )
+    return replace(job, recovery=replace(recovery, nodes=len(ranks), ranks_per_node=ranks))
+
+
+def _add_recovery(job_text: str, recovery: Recovery) -> str:
+    """The job file `job_text` with the numbers of nodes and of their ranks of `recovery`."""
+    document = toml.loads(job_text)
+    nodes = {"nodes": recovery.nodes, "ranks_per_node": list(recovery.ranks_per_node)}
+    document["recovery"] = {**document.get("recovery", {}), **nodes}
+    return toml.dumps(document)
 
 
 def _one_kind(job: Job, options: LaunchOptions, known_machine: machine.Machine | None) -> Component:

@@ -40,7 +40,10 @@ class RunCheckpoints:
         Raises `BadJob` if the job saves checkpoints of a training without state.
         """
         self.is_rank_0, self.events, self.say = ranks.rank == 0, events, say
-        self.saver = Saver(folder, job, ranks, training) if isinstance(training, Stateful) else None
+        # The wait for copies of the state is in the middle of a step, not between steps as in `_log_stall`.
+        self.saver = (
+            Saver(folder, job, ranks, training, on_joined=events.saved) if isinstance(training, Stateful) else None
+        )
         if self.saver is None and job.checkpoint.interval:
             raise BadJob(
                 f"interval = {job.checkpoint.interval} at $.checkpoint, but workload {job.workload!r} has no state to "
@@ -76,12 +79,17 @@ class RunCheckpoints:
         if self.saver is not None:
             self._log_stall(step, lambda saver: saver.save_now(step))
 
+    def finish_writing(self, step: int) -> None:
+        """Wait for pending writes, without saving the state after `step`, the last one."""
+        if self.saver is not None:
+            self._log_stall(step, lambda saver: saver.close())
+
     def close(self, step: int) -> None:
         """Wait for pending writes. `step`: the job's last step, whose state is saved too if the job saves any."""
         if self.saver is not None:
             if self.saver.saves:
                 self.leave(step)
-            self._log_stall(step, lambda saver: saver.close())
+            self.finish_writing(step)
 
     def _log_stall(self, step: int, save: Callable[[Saver], None]) -> None:
         """Call `save` with the saver; log for how many ns that stalled training after `step`, and faults in

@@ -38,7 +38,8 @@ class StartedRun(NamedTuple):
 
 
 def follow_ranks(started: StartedRun, progress: Callable[[Progress], None], after_poll: Callable[[], object]) -> None:
-    """Report progress after each step of rank 0 until the job has ended or failed.
+    """Report progress after each step of rank 0 until the job has ended or failed. `started`: the run, the launcher
+    of its ranks, and the bytes of rank 0's sample file that were reported before (by a run that is resumed).
 
     `progress`: called for each new sample of rank 0; `after_poll`: called after each look at the samples, every
     `_POLL_S` seconds. The status is read before the samples, so that the last ones are not missed.

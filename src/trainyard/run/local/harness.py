@@ -6,16 +6,14 @@ plugins that report devices, by name.
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from trainyard import job_file as jobs
 from trainyard import plugins
-from trainyard.errors import BadInput, Preempted, RankDied, RunInUse, TrainyardError, WrongRunState
+from trainyard.errors import BadInput, Preempted, RankDied, TrainingStopped, TrainyardError, WrongRunState
 from trainyard.job import SCRIPT, Job
 from trainyard.launch.launch_spec import RUN_FOLDER
 from trainyard.launch.supervisor import event_log
@@ -23,10 +21,13 @@ from trainyard.launch_request import HeadAddress, JobStatus, LaunchRequest, Rank
 from trainyard.machine_load import present_load_warning
 from trainyard.plugins import Launcher, Vendor
 from trainyard.record import DeviceSeen, Origin, Run
+from trainyard.run.folder_lock import lock_folder
 from trainyard.run.local.follow_ranks import StartedRun, follow_ranks, forward_sigterm, say_messages
-from trainyard.run.local.host_devices import capacity, find_devices
+from trainyard.run.local.host_devices import capacity, driver_warnings, find_devices
+from trainyard.run.local.predicted_memory import memory_warning
 from trainyard.run.local.progress_events import ProgressMessages
 from trainyard.run.local.rank_environment import PRELOAD, job_environment, variable_values
+from trainyard.run.local.usable_devices import check_usable
 from trainyard.run.nodes.collect import Collected, collect
 from trainyard.run.nodes.hosts import MARK, Hosts, mark_shared
 from trainyard.run.nodes.missing_samples import describe_missing_samples
@@ -59,8 +60,9 @@ def execute(
     `begun`: called with the run's folder before anything is started in it. `origin`: the source of the checkpoint
     that `begun` puts into the folder.
 
-    Raises `BadJob` if the job does not fit or cannot be trained, `UnknownName` for an unknown workload, `PortInUse` and
-    `MissingLibrary`, all before anything starts, and `RankDied` after storing the measurements so far.
+    Raises `BadJob` if the job does not fit or cannot be trained, `UnknownName` for an unknown workload, `PortInUse`,
+    `DeviceUnusable` and `MissingLibrary`, all before anything starts, and `RankDied` after storing the measurements so
+    far.
     Faults during the run are handled according to `job.recovery` and recorded in the run's `incidents`. A job that is
     asked to leave (SIGTERM) saves its state, leaves and raises `Preempted`. An interrupt ends every process and leaves
     the run marked incomplete.
@@ -72,6 +74,8 @@ def execute(
     _check(job, devices, session.hosts)
     for notice in device_rules.notices(job.recipe, devices[0].vendor):
         session.say(notice)
+    for warning in filter(None, (*driver_warnings(devices, vendors), memory_warning(job, devices[0]))):
+        session.say(warning)
     rank_variables = job_environment(job, session.hosts, vendors, devices[0].vendor)
     launcher: Launcher = plugins.load("launchers", "local")
     run_provenance = provenance.gather(devices, vendors, variable_values(rank_variables))
@@ -164,14 +168,20 @@ def _devices(session: Session, vendors: Mapping[str, Vendor]) -> tuple[DeviceSee
 
 
 def _check(job: Job, devices: Sequence[DeviceSeen], hosts: Hosts | None) -> None:
-    """Raise `BadJob` if the job does not fit these devices, or its workload, data, memory or device rules refuse it.
+    """Raise `BadJob` if the job does not fit these devices, or its workload, data, memory or device rules refuse it;
+    `DeviceUnusable` if torch or the ranks of this machine cannot use the devices.
 
     `devices`: those of this machine, at least one, all of one vendor. `hosts`: of the job, which are assumed to be like
-    this machine; None for a job on this machine.
+    this machine unless they run different numbers of ranks; None for a job on this machine.
     """
     machines = hosts.nodes if hosts is not None else 1
+    ranks_here = job.node_ranks(0) if hosts is not None else job.layout.ranks
+    check_usable(devices, ranks_here, job.recipe.dtype, "$.recipe")
     several = f" on each of {machines} nodes" if machines > 1 else ""
-    job.check_fits(capacity(devices) * machines, f"this machine ({devices[0].name}){several}")
+    if hosts is not None and job.recovery.ranks_per_node:
+        job.check_node_fits(0, capacity(devices), f"this machine ({devices[0].name})")
+    else:
+        job.check_fits(capacity(devices) * machines, f"this machine ({devices[0].name}){several}")
     workload = plugins.load("workloads", job.workload)
     workload.expect(job)  # raises if it cannot train the job
     if job.model is not None:  # other workloads bring their own data
@@ -202,17 +212,6 @@ def _request(
         environment=rank_variables,
         ranks=RankOptions(sizes=tuple(sizes), preload=preload, head=head, files=("job.toml", MARK) if head else ()),
     )
-
-
-@contextmanager
-def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock the folder against other processes that would start ranks in it. Raises `RunInUse` if one has."""
-    with (folder / "lock").open("ab") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunInUse(f"run {folder.name} is still running.", "Wait for it to end, or end it first.") from error
-        yield
 
 
 def _start(launcher: Launcher, folder: Path, files: Mapping[str, str]) -> str:
@@ -288,6 +287,8 @@ def _ended_early(status: JobStatus, run: Run, folder: Path, session: Session) ->
     )
     if status.state == "preempted":
         return Preempted(status.reason, f"{resume_sentence} {stored_sentence}")
+    if run.incidents and run.incidents[-1].action == "stop":
+        return TrainingStopped(status.reason, f"{status.next_step} {resume_sentence} {stored_sentence}")
     if not run.job.recovery.max_restarts:
         resume_sentence += " With [recovery] max_restarts = N in the job it restarts automatically."
     hints = (status.next_step, _last_step(run, status.rank), resume_sentence, stored_sentence)

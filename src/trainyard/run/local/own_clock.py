@@ -10,8 +10,9 @@ from trainyard.train.process_group import Ranks
 
 
 def own_clock(ranks: Ranks) -> OwnClock:
-    """The clock for `ranks.device`: device events on an accelerator, else CPU time. Call it once all process groups
-    exist: the collectives of later groups are not subtracted."""
+    """The clock for `ranks.device`: device events on an accelerator, from which the time in collectives, where ranks
+    wait for each other, is subtracted; else CPU time. Call it once all process groups exist: the collectives of later
+    groups are not subtracted."""
     if ranks.device.type != "cuda":
         return CpuClock()
     timer = CollectiveTimer()

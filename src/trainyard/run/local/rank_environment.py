@@ -14,21 +14,23 @@ from trainyard.run.nodes.hosts import Hosts
 
 _LOOPBACK = "127.0.0.1"
 PRELOAD = (
+    "trainyard.job_file",
     "trainyard.run.local.checkpointing",
     "trainyard.run.local.capture",
-    "trainyard.run.probe.matmul_rate",
+    "trainyard.run.probe.kept_rate",
     "trainyard.train.model.language_task",
+    "trainyard.train.step.trainer",
 )
 """Slow imports of the ranks' module, loaded once for all ranks."""
 
 
 def job_environment(job: Job, hosts: Hosts | None, vendors: Mapping[str, Vendor], vendor: str) -> dict[str, Variable]:
-    """Default environment variables of the ranks on this machine, by name. `hosts`: of the job, None for a job on this
-    machine; `vendors`: by name; `vendor`: of the devices that the ranks use."""
+    """Default environment variables of the ranks on this machine, by name. `hosts`: of the job, of which this machine
+    is the first, None for a job on this machine; `vendors`: by name; `vendor`: of the devices that the ranks use."""
     if hosts is None:
         return environment(job.layout.ranks, vendors, vendor)
     address = own_address(hosts.host, hosts.port)
-    return environment(max(1, job.layout.ranks // hosts.nodes), vendors, vendor, address)
+    return environment(max(1, job.node_ranks(0)), vendors, vendor, address)
 
 
 def environment(

@@ -27,14 +27,14 @@ class Mark(NamedTuple):
 class StepTimer:
     """Sets marks and reads the time between two of them.
 
-    With a device, the time between two events is that between two moments of the device's stream: the host usually
-    launches work far ahead of it, so that its own clock says how long launching took.
+    With a device, time is measured between CUDA events on its stream. The host runs ahead of the device, so its clock
+    would measure only launching.
     """
 
     def __init__(self, device_module: Callable[[], Any], read_ns: Callable[[], int] = perf_counter_ns) -> None:
         """`device_module`: returns `torch.cuda`, or None for a process without a device; called at each mark.
         `read_ns`: monotonic time of the host in ns."""
-        self._device_module, self._read_ns = device_module, read_ns
+        self._device_module, self.read_ns = device_module, read_ns
         self._device = -1
         """Index of the device whose stream is marked, the current one at the first mark; -1 before that."""
 
@@ -42,12 +42,12 @@ class StepTimer:
         """Set a mark after all work launched so far in the device's current stream. Does not wait."""
         cuda = self._device_module()
         if cuda is None:
-            return Mark(self._read_ns())
+            return Mark(self.read_ns())
         if self._device < 0:
             self._device = cuda.current_device()
         event = cuda.Event(enable_timing=True)
         event.record(cuda.current_stream(self._device))  # events of two devices have no distance
-        return Mark(self._read_ns(), event)
+        return Mark(self.read_ns(), event)
 
     def is_capturing(self) -> bool:
         """Whether the current stream is captured into a graph: its work is not executed now, and has no time."""
@@ -73,11 +73,28 @@ def elapsed_ns(begin: Mark, end: Mark) -> int:
     return round(begin.event.elapsed_time(end.event) * 1e6)  # torch returns ms
 
 
+def wait_for(mark: Mark) -> bool:
+    """Wait for the device to pass `mark`; return whether the host had to wait."""
+    if mark.event is None or mark.event.query():
+        return False
+    mark.event.synchronize()
+    return True
+
+
+class StepTime(NamedTuple):
+    """The time of a step by `clock`, and the mark at its end. `has_just_ended`: the host has waited until it ended."""
+
+    wall_ns: int
+    clock: Clock
+    end: Mark
+    has_just_ended: bool = False
+
+
 class PendingSteps(Generic[Result]):
     """Steps whose time is not known yet, in the order in which they ended."""
 
-    def __init__(self, resolve: Callable[[Result, int, Clock], object]) -> None:
-        """`resolve`: called with a step's `step`, its time in ns and its clock, once they are known."""
+    def __init__(self, resolve: Callable[[Result, StepTime], object]) -> None:
+        """`resolve`: called with a step's `step` and its time, once that is known."""
         self._resolve = resolve
         self._steps: deque[tuple[Mark, Mark, Result]] = deque()
 
@@ -91,8 +108,17 @@ class PendingSteps(Generic[Result]):
     def drain(self) -> None:
         """Resolve the steps that the device has ended, without waiting for others."""
         while self._steps and has_passed(*self._steps[0][:2]):
-            begin, end, step = self._steps.popleft()
-            self._resolve(step, elapsed_ns(begin, end), clock_between(begin, end))
+            self._resolve_first()
+
+    def _resolve_first(self, has_just_ended: bool = False) -> None:
+        begin, end, step = self._steps.popleft()
+        self._resolve(step, StepTime(elapsed_ns(begin, end), clock_between(begin, end), end, has_just_ended))
+
+    def limit(self, steps: int) -> None:
+        """Wait for the device until at most `steps` steps are pending; resolve the others."""
+        while len(self._steps) > steps:
+            self._resolve_first(has_just_ended=wait_for(self._steps[0][1]))
+            self.drain()
 
     def finish(self, wait_s: float = _WAIT_S) -> int:
         """Resolve all steps; return the number of those that the device did not end within `wait_s` seconds, which are

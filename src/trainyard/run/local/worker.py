@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from itertools import chain, islice
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Literal, NamedTuple
 
 import msgspec
 import torch
@@ -37,11 +38,14 @@ from trainyard.record import Sample
 from trainyard.run.chaos import inject_faults
 from trainyard.run.local.capture import capture
 from trainyard.run.local.checkpointing import RunCheckpoints, attempt, drop_partial_line
+from trainyard.run.local.end_times import EndTimes
 from trainyard.run.local.own_clock import own_clock
 from trainyard.run.local.peak_memory import forget_peak, peak_memory
 from trainyard.run.local.rank_facts import RankFacts, write_facts
 from trainyard.run.local.step_clock import StepClock
-from trainyard.run.probe.matmul_rate import matmul_rate
+from trainyard.run.local.step_faults import StepFaults, earlier_rollbacks
+from trainyard.run.local.step_timer import PendingSteps, StepTime, StepTimer
+from trainyard.run.probe.kept_rate import matmul_rate_of_run
 from trainyard.run.resume.shrink_job import shrink
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 from trainyard.train.model import initial_weights
@@ -56,8 +60,12 @@ from trainyard.train.process_group import (
     process_group_context,
     synchronize,
 )
-from trainyard.train.step.outcome import Training
+from trainyard.train.step.outcome import Guarded, StepResult, Training
 from trainyard.train.step.precision import compute_dtype
+
+_STEPS_IN_FLIGHT = 1
+"""Steps that the device may still execute when the host begins to launch the next one. The supervisor detects a hang by
+the host's steps, so that the host must not run far ahead."""
 
 
 class PlannedStep(NamedTuple):
@@ -72,55 +80,74 @@ class PlannedStep(NamedTuple):
     starts_repeat: bool = False
 
 
-def plan_steps(measure: Measure) -> Iterator[PlannedStep]:
-    """Yields the steps of a run: warm-up, the repeats without the profiler, then the profiled window.
+def plan_steps(measure: Measure, begin: int = 0) -> Iterator[PlannedStep]:
+    """Yields the steps of a run from number `begin` on: warm-up, the repeats without the profiler, then the profiled
+    window. They are planned one by one, so that a long run starts as fast as a short one.
 
     The window counts as one more repeat. Its first `PROFILER_WARMUP` steps start the profiler and count as warm-up:
     their times are discarded.
     """
-    step = 0
-    for _ in range(measure.warmup):
-        yield PlannedStep(step=step, repeat=0, warmup=True)
-        step += 1
-    for repeat in range(measure.repeats):
-        for index in range(measure.steps):
-            yield PlannedStep(step=step, repeat=repeat, starts_repeat=index == 0)
-            step += 1
-    for index in range(measure.in_window):
-        yield PlannedStep(
-            step=step,
-            repeat=measure.repeats,
-            warmup=index < PROFILER_WARMUP,
-            profiled=True,
-            starts_repeat=index == 0,
-        )
-        step += 1
+    return (_plan_step(measure, step) for step in range(begin, measure.in_all))
 
 
-def remaining_steps(planned_steps: Iterable[PlannedStep], begin: int, warmup_steps: int) -> list[PlannedStep]:
-    """The steps from number `begin` on, as a new process takes them. `planned_steps`: of the whole run.
+def _plan_step(measure: Measure, step: int) -> PlannedStep:
+    """Step number `step` of a run."""
+    if step < measure.warmup:
+        return PlannedStep(step=step, repeat=0, warmup=True)
+    repeat, index = divmod(step - measure.warmup, measure.steps)
+    if repeat < measure.repeats:
+        return PlannedStep(step=step, repeat=repeat, starts_repeat=index == 0)
+    index = step - (measure.in_all - measure.in_window)
+    return PlannedStep(
+        step=step, repeat=measure.repeats, warmup=index < PROFILER_WARMUP, profiled=True, starts_repeat=index == 0
+    )
+
+
+def remaining_steps(planned_steps: Iterable[PlannedStep], warmup_steps: int) -> Iterator[PlannedStep]:
+    """The steps as a new process takes them. `planned_steps`: those that are left of the run.
 
     A new process needs warm-up like the first one, so that `warmup_steps` steps are discarded again; of a profiled
     window it discards the first of the remaining steps, and a single remaining step is not profiled.
     """
-    remaining = [planned for planned in planned_steps if planned.step >= begin]
-    # Cold steps, whose times are discarded, are the first ones of this process.
-    for index, planned in enumerate(remaining):
+    steps = iter(planned_steps)
+    first_steps = list(islice(steps, PROFILER_WARMUP + 1))
+    begin = first_steps[0].step if first_steps else 0
+    for planned in chain(first_steps, steps):
+        # Cold steps, whose times are discarded, are the first ones of this process.
         is_cold = planned.step < begin + (PROFILER_WARMUP if planned.profiled else warmup_steps)
         is_first = planned.step == begin or (planned.step == begin + warmup_steps and not planned.profiled)
-        remaining[index] = planned._replace(
+        yield planned._replace(
             warmup=planned.warmup or is_cold,
-            profiled=planned.profiled and len(remaining) > PROFILER_WARMUP,
+            profiled=planned.profiled and len(first_steps) > PROFILER_WARMUP,
             starts_repeat=planned.starts_repeat or is_first,
         )
-    return remaining
+
+
+def leave_out(planned_steps: Iterable[PlannedStep], left_out: Container[int]) -> Iterator[PlannedStep]:
+    """The steps without those whose numbers are `left_out`. The next one starts the repeat that such a step starts."""
+    starts_repeat = False
+    for planned in planned_steps:
+        starts_repeat |= planned.starts_repeat
+        if planned.step not in left_out:
+            yield planned._replace(starts_repeat=starts_repeat)
+            starts_repeat = False
+
+
+class TakenStep(NamedTuple):
+    """A step whose work is launched, and its result. `is_skipped`: its update was not applied."""
+
+    planned: PlannedStep
+    result: StepResult
+    is_skipped: bool
 
 
 class Rank:
-    """Takes the steps of one rank, timed by `clock`, and writes a sample to `log` at the end of each.
+    """Takes the steps of one rank and writes a sample to `log` at the end of each.
 
-    `clock`: waits for the device, and returns monotonic time in ns. `checkpoints`: saves the state after a step.
-    `attempt`: number of earlier attempts. `heartbeat`: reports the rank's progress to the supervisor.
+    `clock`: waits for the device, and returns monotonic time in ns. `timer`: of a device, by whose events the steps are
+    timed without waiting for it, except those in the profiled window; None to time all steps by `clock`.
+    `checkpoints`: saves the state after a step. `attempt`: number of earlier attempts. `heartbeat`: reports the rank's
+    progress to the supervisor.
     """
 
     def __init__(
@@ -134,38 +161,53 @@ class Rank:
         checkpoints: RunCheckpoints | None = None,
         attempt: int = 0,
         fault_injector: Callable[[int], object] | None = None,
+        step_faults: StepFaults | None = None,
+        timer: StepTimer | None = None,
     ):
         """`training`: takes a step, given its number; `log`: file of the samples, one JSON line each; `say`: prints a
         line on rank 0; `checkpoints`: None to save none; `fault_injector`: called with the number of the step that is
-        about to begin, None for none."""
+        about to begin, None for none; `step_faults`: handles faulty steps, None for a training without a guard."""
         self.job = job
         self.unit = plugins.load("workloads", job.workload).unit  # of `tokens_per_step`
         self.ranks = ranks
         self.training = training
         self.clock = clock
+        self.timer = timer
+        self.pending: PendingSteps[TakenStep] = PendingSteps(self._end_pending_step)
+        self.end_times: EndTimes | None = None
+        """The times at which steps end, from the first step on; None without `timer`."""
         self.log = log
         self.say = say
         self.checkpoints = checkpoints
         self.attempt = attempt
         self.fault_injector = fault_injector
+        self.step_faults = step_faults
         self.heartbeat = rank_progress.own_heartbeat()
         self.heartbeat.clock = own_clock(ranks)
         self.telemetry: dict[str, str] = {}
         """`<device>.<fact>` -> value with its unit, such as `0.clocks.sm` -> `1980 MHz`: what rank 0's vendor reports
-        right after the warm-up steps, before the barrier in front of the measured ones. Empty on other ranks."""
+        right after the warm-up steps, before the barrier in front of the measured ones, or at the end if the process
+        takes warm-up steps only. Empty on other ranks."""
 
     def run(self, folder: Path, begin: int = 0) -> None:
         """Take all steps of the run from number `begin` on, the profiled ones under the profiler. `folder`: the run's
         folder, for the trace."""
         measure = self.job.measure
-        remaining = remaining_steps(plan_steps(measure), begin, measure.warmup)
-        for planned in remaining:
-            # Right before the first step after the warm-up of this process, or before the last step of the run.
-            if planned.step == min(begin + measure.warmup, measure.in_all - 1):
-                self.telemetry = self._read_telemetry()
-            if not planned.profiled:
+        left_out = self.step_faults.earlier.left_out if self.step_faults is not None else ()
+        if self.timer is not None:
+            self.end_times = EndTimes(self.timer.mark(), self.timer.read_ns)
+        window: list[PlannedStep] = []
+        has_telemetry = False
+        for planned in remaining_steps(leave_out(plan_steps(measure, begin), left_out), measure.warmup):
+            if not has_telemetry and not planned.warmup:
+                self.telemetry, has_telemetry = self._read_telemetry(), True
+            if planned.profiled:
+                window.append(planned)
+            else:
                 self._take_step(planned)
-        window = [planned for planned in remaining if planned.profiled]
+        if not has_telemetry:  # all steps of this process are warm-up
+            self.telemetry = self._read_telemetry()
+        self.pending.limit(0)
         if not window:
             return
         ranks, steps = self.ranks, len(window) - PROFILER_WARMUP
@@ -193,6 +235,7 @@ class Rank:
 
     def _leave(self, step: int) -> None:
         """Save the state and end the process before `step`, as all ranks do: raises SystemExit with the code LEFT."""
+        self.pending.limit(0)
         self.heartbeat.phase("saving")
         if self.checkpoints is not None:
             self.checkpoints.leave(step - 1)
@@ -200,10 +243,10 @@ class Rank:
         raise SystemExit(LEFT)
 
     def _take_step(self, planned: PlannedStep) -> None:
-        """Take one step, write its sample, and save a checkpoint if one is due.
+        """Take one step, and save a checkpoint if one is due. Its sample is written once its time is known, before the
+        checkpoint.
 
-        If the supervisor asks the ranks to leave, saves the state and ends the process instead. Timed is the training
-        step with a wait for the device on both sides.
+        If the supervisor asks the ranks to leave, saves the state and ends the process instead.
         """
         if self.heartbeat.must_leave_before(planned.step):
             self._leave(planned.step)
@@ -212,39 +255,72 @@ class Rank:
         if planned.starts_repeat:
             barrier(self.ranks)
         self.heartbeat.begin(planned.step, fresh=planned.starts_repeat)
-        began_ns = self.clock.now()
-        outcome = self.training(planned.step)
-        wall_ns = self.clock.now() - began_ns
-        self.heartbeat.end()
+        if self.timer is None or planned.profiled:
+            began_ns = self.clock.now()
+            result = self.training(planned.step)
+            wall_ns = self.clock.now() - began_ns
+            self.heartbeat.end()
+            clock = "synchronized" if self.ranks.device.type == "cuda" else "host"
+            self._end_step(TakenStep(planned, result, self._has_fault), wall_ns, clock, epoch.now_ns())
+        else:
+            begin = self.timer.mark()
+            result = self.training(planned.step)
+            self.pending.add(begin, self.timer.mark(), TakenStep(planned, result, self._has_fault))
+            # Inside the step for the heartbeat: between steps, this wait would count as the rank's own time.
+            self.pending.limit(_STEPS_IN_FLIGHT)
+            self.heartbeat.end()
+        if self.step_faults is not None:
+            if self._has_fault:
+                self.pending.limit(0)  # the process may end, and the step is to be in its record
+            self.step_faults.handle(planned.step)
+        if self.checkpoints is not None:
+            is_due = self.checkpoints.due(planned.step)
+            if is_due:
+                self.pending.limit(0)  # a resumed run has the samples of all steps before its checkpoint
+                self.heartbeat.phase("saving")
+            self.checkpoints.after(planned.step)
+            if is_due:
+                self.heartbeat.phase("stepping")
+
+    @property
+    def _has_fault(self) -> bool:
+        """Whether the update of the last step was not applied because of a fault."""
+        return self.step_faults is not None and self.step_faults.training.fault is not None
+
+    def _end_pending_step(self, taken: TakenStep, time: StepTime) -> None:
+        """Write and print the sample of a step that the device has ended some time ago."""
+        assert self.end_times is not None  # noqa: S101 - steps are pending only with a timer
+        age_ns = self.end_times.age_ns(time.end, time.has_just_ended)
+        self._end_step(taken, time.wall_ns, time.clock, epoch.now_ns() - age_ns)
+
+    def _end_step(
+        self, taken: TakenStep, wall_ns: int, clock: Literal["host", "synchronized", "events"], ended_ns: int
+    ) -> None:
+        """Write and print the sample of a step, whose time is `wall_ns` by `clock`. `ended_ns`: since the epoch."""
+        planned, loss, is_skipped = taken.planned, taken.result.loss, taken.is_skipped
         sample = Sample(
             step=planned.step,
             rank=self.ranks.rank,
             repeat=planned.repeat,
             wall_ns=wall_ns,
-            tokens=self.job.recipe.tokens_per_step // self.ranks.world,
-            loss=outcome.loss,
+            tokens=self.job.rank_tokens(self.ranks.rank),
+            loss=loss,
             memory_bytes=peak_memory(self.ranks.device),
             profiled=planned.profiled,
             warmup=planned.warmup,
+            skipped=is_skipped,
             attempt=self.attempt,
-            ended_ns=epoch.now_ns(),
-            clock="synchronized" if self.ranks.device.type == "cuda" else "host",
+            ended_ns=ended_ns,
+            clock=clock,
         )
         self.log.write(msgspec.json.encode(sample) + b"\n")
         self.log.flush()
         fault_point("run.sample")
-        note = " (profiled)" * planned.profiled + " (warm-up)" * planned.warmup
+        note = " (profiled)" * planned.profiled + " (warm-up)" * planned.warmup + " (not applied)" * is_skipped
         self.say(
-            f"step {planned.step + 1} loss {outcome.loss:.4f} grad norm {outcome.grad_norm:.3f} "
+            f"step {planned.step + 1} loss {loss:.4f} grad norm {taken.result.grad_norm:.3f} "
             f"{wall_ns / 1e6:.1f} ms {self.job.recipe.tokens_per_step * 1e9 / wall_ns:,.0f} {self.unit}/s{note}\n"
         )
-        if self.checkpoints is not None:
-            is_due = self.checkpoints.due(planned.step)
-            if is_due:
-                self.heartbeat.phase("saving")
-            self.checkpoints.after(planned.step)
-            if is_due:
-                self.heartbeat.phase("stepping")
 
 
 def torch_build() -> dict[str, str]:
@@ -301,12 +377,15 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
     with _skip_weights_for_checkpoint(folder, ranks):
         training: Training = plugins.load("workloads", job.workload).build(job, ranks.vendor)
     dtype = compute_dtype(job.recipe)
-    measured_rate = matmul_rate(ranks.device, dtype, clock, ranks=ranks.local_world, together=lambda: barrier(ranks))
+    measured_rate = matmul_rate_of_run(folder, ranks, device_name(ranks), dtype, clock)
     forget_peak(ranks.device)
     say = _print_line if ranks.rank == 0 else lambda _: None
-    checkpoints = RunCheckpoints(
-        folder, job, ranks, training, EventLogWriter(folder, f"rank{ranks.rank}", attempt), say
-    )
+    events = EventLogWriter(folder, f"rank{ranks.rank}", attempt)
+    checkpoints = RunCheckpoints(folder, job, ranks, training, events, say)
+    step_faults = None
+    if isinstance(training, Guarded):
+        earlier = earlier_rollbacks(folder, job, ranks)
+        step_faults = StepFaults(job, ranks, training, earlier, events, say, before_end=checkpoints.finish_writing)
     injector = inject_faults.fault_injector(folder, job, ranks, attempt)
     rank = Rank(
         job=job,
@@ -318,6 +397,8 @@ def train(job: Job, ranks: Ranks, folder: Path, log: IO[bytes], attempt: int = 0
         checkpoints=checkpoints,
         attempt=attempt,
         fault_injector=injector,
+        step_faults=step_faults,
+        timer=StepTimer(lambda: torch.cuda) if ranks.device.type == "cuda" else None,
     )
     rank.run(folder, checkpoints.resume())
     rank_progress.own_heartbeat().phase("finishing")

@@ -11,12 +11,12 @@ from pathlib import Path
 from trainyard import job_file, plugins
 from trainyard.errors import EnvironmentFailed
 from trainyard.formats.atomic import replacing_own
-from trainyard.job import Job
 from trainyard.launch.local import check_torch
 from trainyard.launch.supervisor.messages import JobStart
 from trainyard.launch.supervisor.part_transfer import FOLDER
 from trainyard.run.local.host_devices import capacity, find_devices
 from trainyard.run.local.rank_environment import PRELOAD, environment, variable_values
+from trainyard.run.local.usable_devices import check_usable
 from trainyard.run.nodes.hosts import MARK, Hosts, check_shared
 from trainyard.run.nodes.reduce_rank_traces import reduce_rank_traces
 from trainyard.run.parts.archive import pack, rank_of
@@ -50,18 +50,18 @@ def run(hosts: Hosts, index: int, folder: Path, say: Callable[[str], object], re
         job_id=hosts.job_id,
         token=hosts.token,
         wait_s=hosts.gather_s,
-        prepare=partial(_prepare, hosts, folder),
+        prepare=partial(_prepare, hosts, index, folder),
         pack=partial(_pack, hosts, index, reduce, say),
         say=say,
     )
     return remote.run(node)
 
 
-def _prepare(hosts: Hosts, root: Path, start: JobStart, own_address: str) -> tuple[Mapping[str, str], Path]:
+def _prepare(hosts: Hosts, index: int, root: Path, start: JobStart, own_address: str) -> tuple[Mapping[str, str], Path]:
     """Prepare this host for its ranks; return variables for their environment (name -> value) and the run's folder.
 
-    `root`: folder of this node's runs; `own_address`: of this host in the connection to the head. Raises `BadJob` if
-    this host has too few devices, and the errors of `check_shared`.
+    `index`: of this node; `root`: folder of its runs; `own_address`: of this host in the connection to the head. Raises
+    `BadJob` if this host has too few devices, and the errors of `check_shared` and `check_usable`.
     """
     folder = root / start.run
     with writing(folder):
@@ -72,8 +72,9 @@ def _prepare(hosts: Hosts, root: Path, start: JobStart, own_address: str) -> tup
     vendors = plugins.load_all("vendors")
     job = job_file.load(folder / "job.toml")
     devices = find_devices(vendors)
-    _node_share(job).check_fits(capacity(devices), f"this host ({socket.gethostname()}, {devices[0].name})")
-    variables = environment(start.spec.ranks_per_node, vendors, devices[0].vendor, own_address)
+    check_usable(devices, start.spec.node_ranks(index), job.recipe.dtype, "$.recipe")
+    job.check_node_fits(index, capacity(devices), f"this host ({socket.gethostname()}, {devices[0].name})")
+    variables = environment(start.spec.node_ranks(index), vendors, devices[0].vendor, own_address)
     return variable_values(variables), folder
 
 
@@ -87,13 +88,6 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing_own(path) as part:
             part.write_text(text, "utf-8")
-
-
-def _node_share(job: Job) -> Job:
-    """The job with the ranks of one node only, to compare with the devices of a host."""
-    from trainyard.run.resume.shrink_job import shrink
-
-    return shrink(job, 1) if job.recovery.nodes > 1 else job
 
 
 def _pack(hosts: Hosts, index: int, reduce: Reduce, say: Callable[[str], object], folder: Path) -> tuple[bytes, str]:

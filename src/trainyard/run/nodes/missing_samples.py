@@ -17,8 +17,7 @@ def missing_samples(run: Run, events: Sequence[JobEvent]) -> dict[tuple[int, ...
     `run`: with the samples of all nodes; `events`: of the job. In an attempt on fewer nodes the ranks that it did not
     have miss nothing. An attempt without a record, as those of an earlier head, had all ranks.
     """
-    per_node = run.job.layout.ranks // run.job.recovery.nodes
-    ranks_of_attempt = {event.attempt: event.nodes * per_node for event in events if event.type == "launched"}
+    ranks_of_attempt = {event.attempt: run.job.ranks_on(event.nodes) for event in events if event.type == "launched"}
     kept = run.kept()
     attempt_of_step = {sample.step: sample.attempt for sample in kept}
     present = {(sample.rank, sample.step) for sample in kept}

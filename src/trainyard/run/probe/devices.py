@@ -11,25 +11,29 @@ from trainyard.errors import BadInput, MissingLibrary
 from trainyard.launch.fork_ranks import run_ranks
 from trainyard.predict.calibrate.probed_machine import ProbedTime
 from trainyard.record import DeviceSeen
-from trainyard.run.local.host_devices import capacity, find_devices
+from trainyard.run.local.host_devices import capacity, driver_warnings, find_devices
 from trainyard.run.local.rank_environment import environment, variable_values
+from trainyard.run.local.usable_devices import check_usable
 
 _PATIENCE_S = 900.0
 """Seconds that all ranks may take together."""
 _FORMATS: Mapping[str, object] = dict.fromkeys(("float32", "bfloat16", "float16"))
 
 
-def devices(ranks: int | None) -> tuple[DeviceSeen, int]:
-    """Return (one of the devices that a job would use here, the number of ranks to probe with).
+def devices(ranks: int | None, dtype: str) -> tuple[DeviceSeen, int, tuple[str, ...]]:
+    """Return (one of the devices that a job would use here, the number of ranks to probe with, warnings about drivers
+    that fail).
 
-    `ranks`: the number of ranks that the user gave, None for as many as the machine can run. Raises `BadInput` if it is
-    more than that.
+    `ranks`: the number of ranks that the user gave, None for as many as the machine can run; `dtype`: number format of
+    products. Raises `BadInput` for more ranks than that, and the errors of `check_usable`.
     """
-    devices = find_devices(plugins.load_all("vendors"))
+    vendors = plugins.load_all("vendors")
+    devices = find_devices(vendors)
     most_ranks = capacity(devices)
+    check_usable(devices, ranks or most_ranks, dtype, "--dtype")
     if ranks is not None and ranks > most_ranks:
         raise BadInput(f"--ranks {ranks}, but this machine ({devices[0].name}) can run {most_ranks}.")
-    return devices[0], ranks or most_ranks
+    return devices[0], ranks or most_ranks, driver_warnings(devices, vendors)
 
 
 def probe(vendor: str, ranks: int, dtype: str) -> list[ProbedTime]:

@@ -19,14 +19,15 @@ from trainyard.launch.supervisor.event_log import JobEvent
 from trainyard.record import Incident, Sample
 
 _FATAL = {"worker_death", "agent_death", "supervisor_death", "hang", "preempted"}
-"""Faults that end an attempt; it survives the others."""
+_FATAL_ACTIONS = {"stop", "rollback"}
+"""Faults that end an attempt, by kind or by the action of the run; it survives the others."""
 
 
 def last_ranks(events: Sequence[JobEvent], job: Job) -> int:
     """The number of ranks in the last attempt, 0 if unknown. After a loss of nodes it is smaller than before; files of
     ranks with higher numbers are left over from earlier attempts."""
     nodes = [event.nodes for event in events if event.type == "launched"]
-    return job.layout.ranks // job.recovery.nodes * nodes[-1] if nodes else 0
+    return job.ranks_on(nodes[-1]) if nodes else 0
 
 
 def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[Incident, ...]:
@@ -40,8 +41,13 @@ def incidents(events: Sequence[JobEvent], samples: Iterable[Sample]) -> tuple[In
     for event in events:
         if event.type == "fault":
             incidents.append(_incident(event, steps, shared=event.attempt in ended_attempts))
-            ended_attempts |= {event.attempt} if event.kind in _FATAL else set()
+            ended_attempts |= {event.attempt} if _is_fatal(event) else set()
     return tuple(incidents)
+
+
+def _is_fatal(event: JobEvent) -> bool:
+    """Whether a fault ended its attempt."""
+    return event.kind in _FATAL or event.action in _FATAL_ACTIONS
 
 
 def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Incident:
@@ -54,7 +60,7 @@ def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Inciden
     attempt_steps = [step for step in steps if step.attempt == event.attempt]
     earlier_steps = [step.step for step in steps if step.ended_ns <= event.at and step.attempt <= event.attempt]
     first_step_after = (
-        next((step for step in steps if step.attempt > event.attempt), None) if event.kind in _FATAL else None
+        next((step for step in steps if step.attempt > event.attempt), None) if _is_fatal(event) else None
     )
     lost_ns = 0
     if first_step_after is not None and attempt_steps and not shared:
@@ -67,9 +73,10 @@ def _incident(event: JobEvent, steps: Sequence[Sample], shared: bool) -> Inciden
         attempt=event.attempt,
         summary=event.message,
         verdict=event.verdict,
+        action=event.action,
         rank=event.rank,
         node=event.node,
-        step=earlier_steps[-1] if earlier_steps else event.step,
+        step=earlier_steps[-1] if earlier_steps and not event.action else event.step,
         detect_s=max(0, event.noticed - event.at) / 1e9,
         restart_s=max(0, first_step_after.ended_ns - first_step_after.wall_ns - event.noticed) / 1e9
         if first_step_after
@@ -145,7 +152,7 @@ class _Supervision:
         last step to the fault and from the fault until it was noticed."""
         attempt_steps = [step for step in self.steps if step.attempt == attempt]
         events = [event for event in self.events if event.attempt == attempt]
-        fault = next((event for event in events if event.type == "fault" and event.kind in _FATAL), None)
+        fault = next((event for event in events if event.type == "fault" and _is_fatal(event)), None)
         if attempt_steps:
             first_begin_ns = attempt_steps[0].ended_ns - attempt_steps[0].wall_ns
             self._charge_start(first_begin_ns, sum(event.ns for event in events if event.type == "loaded"))
@@ -182,4 +189,6 @@ class _Supervision:
                 self._charge(mark.at, "save")
 
     def _cause(self, step: Sample) -> str:
+        if step.skipped:
+            return "lost"
         return "recompute" if step.step in self.steps_taken else "good"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from msgspec.structs import replace
 
 from trainyard import plugins
+from trainyard.job import Job
 from trainyard.machine import Claim
 from trainyard.plugins import Vendor
 from trainyard.record import Run
@@ -32,15 +34,25 @@ def derive_claims(run: Run, facts: Sequence[RankFacts], vendors: Mapping[str, Ve
     if facts and facts[0].model_flops:
         source = "3 x the products of the forward pass, of attention the pairs that a mask keeps, nothing recomputed"
         claims["model_flops"] = Claim(value=facts[0].model_flops, unit="FLOP", source=source)
-        operations = plugins.load("workloads", run.job.workload).expect(run.job)
-        flops = sum(operation.flops for operation in operations if operation.op == "matmul")
         source = "matrix products of one rank's step in all phases, the mean over ranks, counted from the job"
-        claims["matmul_flops"] = Claim(value=flops, unit="FLOP", source=source)
+        claims["matmul_flops"] = Claim(value=matmul_flops(run.job), unit="FLOP", source=source)
     if cost := _profiler_cost(run):
         claims["profiler_cost"] = cost
     if facts and (peak := _peak(run, vendors)):
         claims["peak"] = peak
     return claims
+
+
+def matmul_flops(job: Job) -> float:
+    """FLOPs of the matrix products of a rank's step, the mean over data-parallel replicas."""
+    workload, replicas_by_count = plugins.load("workloads", job.workload), Counter(job.micro_batches)
+    flops = sum(
+        replicas * operation.flops
+        for micro_batches, replicas in replicas_by_count.items()
+        for operation in workload.expect(job.with_equal_shares(micro_batches))
+        if operation.op == "matmul"
+    )
+    return flops / job.layout.batch_ranks
 
 
 def _peak(run: Run, vendors: Mapping[str, Vendor]) -> Claim | None:

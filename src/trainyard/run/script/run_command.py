@@ -13,14 +13,16 @@ from pathlib import Path
 
 from trainyard import plugins
 from trainyard.errors import BadInput, CommandFailed
-from trainyard.job import SCRIPT, Job, Measure, Recipe
+from trainyard.job import SCRIPT, Job, Measure
 from trainyard.launch.supervisor.event_log import EventLogWriter
 from trainyard.launch.supervisor.resource_exhaustion import kills, memory_group
 from trainyard.machine_load import present_load_warning
 from trainyard.memory_cgroups import memory_groups, memory_limit_bytes
 from trainyard.pdeathsig import die_with_parent
+from trainyard.recipe import Recipe
 from trainyard.record import Run
 from trainyard.redact import redact_command
+from trainyard.run.folder_lock import lock_folder
 from trainyard.run.local.host_devices import find_devices
 from trainyard.run.parts import network
 from trainyard.run.parts.collect import check_location
@@ -77,11 +79,19 @@ def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
     session.say(f"run {run.id}: {shown_command}, in {folder}")
     if load:
         session.say(load)
+    with lock_folder(folder):
+        return _run_to_end([program, *command[1:]], shown_command, run, folder, session)
+
+
+def _run_to_end(command: Sequence[str], shown_command: str, run: Run, folder: Path, session: Session) -> Run:
+    """Run `command` and return the stored run, whose `folder` exists. `shown_command`: the command without secrets.
+    Raises the errors of `execute`."""
+    store, vendors = session.store, plugins.load_all("vendors")
     load_meter = LoadMeter()
     receiver = network.Receiver()
     try:
         memory_kills = _memory_kills()
-        exit_code = _run([program, *command[1:]], folder, measure, receiver.collector)
+        exit_code = _run(command, folder, run.job.measure, receiver.collector)
         ending = f"{shown_command} ended with {_exit_status(exit_code)}{_shortage(_memory_kills() - memory_kills)}"
         if exit_code:
             EventLogWriter(folder, "command").fault("command_death", ending)

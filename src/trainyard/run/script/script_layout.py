@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from trainyard.job import Layout
+from trainyard.layout import Layout
 from trainyard.record import Run, Sample
 
 

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from trainyard.job import PROFILER_WARMUP, Measure
 from trainyard.record import Sample
-from trainyard.run.local.step_timer import Clock, Mark, PendingSteps, StepTimer
+from trainyard.run.local.step_timer import Mark, PendingSteps, StepTime, StepTimer
 from trainyard.run.parts import launcher_variables
 from trainyard.run.parts.job_member import JobMember, join_job
 from trainyard.run.script import step_mark
@@ -171,10 +171,10 @@ class ScriptWatch:
             self.pending.drain()
         self.began = self.timer.mark()
 
-    def _write_sample(self, sample: Sample, wall_ns: int, clock: Clock) -> None:
-        """Write the sample of a step that took `wall_ns` by `clock`."""
+    def _write_sample(self, sample: Sample, time: StepTime) -> None:
+        """Write the sample of a step that took `time`."""
         if self.log is not None:
-            self.log.write(msgspec.json.encode(replace(sample, wall_ns=wall_ns, clock=clock)) + b"\n")
+            self.log.write(msgspec.json.encode(replace(sample, wall_ns=time.wall_ns, clock=time.clock)) + b"\n")
             self.log.flush()
 
     def _describe_step(self, tokens: int, loss: float | None) -> Sample:

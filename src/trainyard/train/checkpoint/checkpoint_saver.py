@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,8 @@ from trainyard.train.checkpoint.checkpoint_store import CheckpointStore, is_full
 from trainyard.train.checkpoint.manifest import File, Manifest
 from trainyard.train.checkpoint.rank_group import CheckpointGroup
 from trainyard.train.checkpoint.resume_checkpoint import Notice, Resume
-from trainyard.train.checkpoint.save_plan import Staging, WritePlan, agree_on_plan, stream_contents
+from trainyard.train.checkpoint.save_plan import WritePlan, agree_on_plan, stream_contents
+from trainyard.train.checkpoint.staging import Staging, copy_stream
 from trainyard.train.checkpoint.training_state import SkipsInitialWeights, Stateful
 from trainyard.train.process_group import Ranks
 from trainyard.train.step.profiler_span import span
@@ -40,14 +41,25 @@ class _Failure(NamedTuple):
 class Saver:
     """Saves one training run into its folder. Collective: every rank constructs it and calls each method.
 
+    An asynchronous save copies the state to a host buffer (staging) while the next step computes: each optimizer waits
+    for the copies before its step changes the state.
+
     The time that a step waits is inside the spans `checkpoint.save` and `checkpoint.load`; `stalled_ns` and
     `loading_ns` are their sums. The rest runs in a separate thread, so that profiles contain only the collectives of
     the training itself. All hosts must share the folder.
     """
 
-    def __init__(self, run: Path, job: Job, ranks: Ranks, training: Stateful) -> None:
+    def __init__(
+        self,
+        run: Path,
+        job: Job,
+        ranks: Ranks,
+        training: Stateful,
+        on_joined: Callable[[int, int], object] = lambda stalled_ns, step: None,
+    ) -> None:
         """Prepares the saves of `training` into the run's folder `run`; a random name of this attempt is agreed on by
-        all ranks."""
+        all ranks. `on_joined`: called with the ns for which an optimizer waited for the copies of a state, and that
+        state's step."""
         self.job, self.ranks, self.training = job, ranks, training
         self.stalled_ns = 0
         self.loading_ns = 0
@@ -56,7 +68,11 @@ class Saver:
         self._group = CheckpointGroup(ranks)
         self._store = CheckpointStore(run, self._group.broadcast(secrets.token_hex(4)))
         self._background = Background()
-        self._staging = Staging()
+        self._on_joined = on_joined
+        self._staging = Staging(copy_stream(ranks.device))
+        self._staged: tuple[int, Future[None]] | None = None
+        """The step whose state is being copied, and a future that completes once all copies are launched. None if
+        training may change the state."""
         self._plan: WritePlan | None = None
         self._planned: object = None
         """(name, shape, dtype) of each tensor that `_plan` was made for."""
@@ -64,6 +80,8 @@ class Saver:
         """The save in progress, complete once its checkpoint is on disk."""
         self._notices: SimpleQueue[Notice] = SimpleQueue()
         """Faults of the background thread that `take_notices` has not returned yet."""
+        for optimizer in training.optimizers():
+            optimizer.register_step_pre_hook(lambda *_: self.join_staging())
 
     def resume(self) -> int:
         """Loads the newest good checkpoint and returns the step at which training continues; 0 without a checkpoint.
@@ -129,65 +147,82 @@ class Saver:
 
     def _save(self, step: int, wait: bool) -> None:
         """Saves the state after `step`, once the previous save has ended. With `wait` it returns when the checkpoint is
-        on disk, else when the state is staged: copied to a host buffer, so that training may change it. The time spent
-        here is added to `stalled_ns`, also if it raises the error of a save."""
+        on disk; else at once, and `join_staging` must be called before the state changes. The time spent here is added
+        to `stalled_ns`, also if it raises the error of a save."""
         began = time.perf_counter_ns()
         try:
             with span("checkpoint.save"):
                 self._wait()  # one at a time
                 if step != self.saved:
-                    self._begin(step, returns_when_staged=not wait)
+                    self._begin(step, stages=not wait)
                 if wait:
                     self._wait()
         finally:
             self.stalled_ns += time.perf_counter_ns() - began
 
-    def _begin(self, step: int, returns_when_staged: bool) -> None:
-        """Starts a save of the state after `step` in the background thread, and sets `saved` and `_writing`. Returns
-        when the training may change the state: if `returns_when_staged`, once it is copied to a host buffer; else once
-        it is on disk."""
+    def _begin(self, step: int, stages: bool) -> None:
+        """Starts a save of the state after `step` in the background thread, and sets `saved` and `_writing`. If it
+        `stages`, the state may change after `join_staging`; else once the checkpoint is on disk."""
         device = self.ranks.device
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
         tensors = training_state.weights(self.training) | training_state.optimizer_state(self.training)
         tensors |= training_state.generators(self.ranks.rank, device)
+        staged: Future[None] | None = None
+        if stages:
+            tensors = training_state.copy_buffers(tensors, self.training)
+            self._staging.stream.follow_training()
+            staged = Future()
+        elif device.type == "cuda":
+            torch.cuda.synchronize(device)
         scalars = dict(self.training.numbers())
-        state_is_free: Future[None] = Future()
 
         def work() -> None:
-            """Performs the save; frees the state in any case, so that an error cannot block the training."""
+            """Performs the save; completes `staged` in any case, so that an error cannot block the training."""
             try:
-                self._write_and_commit(step, tensors, scalars, state_is_free if returns_when_staged else None)
+                self._write_and_commit(step, tensors, scalars, staged)
             finally:
-                if not state_is_free.done():
-                    state_is_free.set_result(None)
+                if staged is not None and not staged.done():
+                    staged.set_result(None)
 
-        self.saved = step
+        self.saved, self._staged = step, (step, staged) if staged is not None else None
         self._writing = self._background.do(work)
-        state_is_free.result()
+
+    def join_staging(self) -> None:
+        """Lets training change the state: waits until the copies of the state being saved, if any, are launched, and
+        orders the training's later work on the device after them. Optimizers call it before each step."""
+        if self._staged is None:
+            return
+        (step, staged), self._staged = self._staged, None
+        began = time.perf_counter_ns()
+        with span("checkpoint.save"):
+            staged.result()
+            self._staging.stream.hold_training()
+        stalled_ns = time.perf_counter_ns() - began
+        self.stalled_ns += stalled_ns
+        self._on_joined(stalled_ns, step)
 
     def _wait(self) -> None:
         """Waits for the save in progress, if any, and raises its error."""
         if self._writing is not None:
-            writing, self._writing = self._writing, None
+            writing, self._writing, self._staged = self._writing, None, None
             writing.result()
 
     def _write_and_commit(
-        self, step: int, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], state_is_free: Future[None] | None
+        self, step: int, tensors: Mapping[str, Tensor], scalars: Mapping[str, float], staged: Future[None] | None
     ) -> None:
         """Writes this rank's file and, on rank 0, completes or removes the checkpoint. Runs in the background thread;
         collective.
 
-        `tensors`, `scalars`: the state by name. `state_is_free` is resolved once the state is staged and may change;
-        if it is None, the tensors are written without a copy, and the state may change when this returns. A full disk
+        `tensors`, `scalars`: the state by name. `staged` is completed once the copies of the tensors are launched; if
+        it is None, the tensors are written without a copy, and the state may change when this returns. A full disk
         becomes a notice; raises `EnvironmentFailed` for other failures.
         """
         plan = self._plan_for(tensors)
         outcome: File | _Failure
         try:
-            if state_is_free is not None:
-                contents = [self._staging.fill(plan, tensors, self.ranks.device)]
-                state_is_free.set_result(None)
+            if staged is not None:
+                self._staging.launch(plan, tensors)
+                staged.set_result(None)
+                contents = [self._staging.contents(plan)]
             else:
                 contents = stream_contents(plan, tensors)
             folder = self._store.unfinished_folder(step)

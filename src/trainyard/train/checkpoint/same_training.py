@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from trainyard.job import Job
 
-_RECIPE_FIELDS = ("seq_len", "tokens_per_step", "seed", "dataset", "optimizer")
+_RECIPE_FIELDS = ("seq_len", "tokens_per_step", "seed", "dataset", "optimizer", "embedding_optimizer")
 """Recipe fields that determine the samples of a step and the meaning of the optimizer state."""
 _LAYOUT_SIZES = {"tables"}
 """Sizes that belong to the layout: how the ranks share a recommender's tables."""

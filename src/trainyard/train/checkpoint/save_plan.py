@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.planner import SavePlan
-from torch.distributed.tensor import DTensor
 
 from trainyard.errors import EnvironmentFailed
 from trainyard.train.checkpoint.manifest import WIDTHS, Piece, Stored
 from trainyard.train.checkpoint.rank_group import CheckpointGroup
+from trainyard.train.parallel.local_part import local_part
 
 _ALIGNMENT = 64
 """Each piece begins at a multiple of this many bytes."""
@@ -88,40 +88,16 @@ def _assign(plans: Sequence[SavePlan]) -> list[WritePlan]:
     return [plans_by_rank[0]._replace(table=tensors_by_name), *plans_by_rank[1:]]
 
 
-class Staging:
-    """A host buffer with the contents of this rank's file; page-locked if the device is an accelerator.
-
-    Reused between saves: allocating memory costs more than the copy into it.
-    """
-
-    def __init__(self) -> None:
-        self._buffer = torch.empty(0, dtype=torch.uint8)
-
-    def fill(self, plan: WritePlan, state: Mapping[str, Tensor], device: torch.device) -> memoryview:
-        """Copies this rank's parts of `state` (tensors by name) into the buffer, as `plan` lays them out, and returns
-        the file's bytes. The state may change as soon as this returns; the bytes are valid until the next call."""
-        if len(self._buffer) < plan.bytes:
-            is_pinned = device.type == "cuda"
-            self._buffer = torch.zeros(plan.bytes, dtype=torch.uint8, pin_memory=is_pinned)
-        for slot in plan.slots:
-            buffer_slice = self._buffer[slot.at : slot.at + slot.bytes]
-            buffer_slice.copy_(_local_bytes(state[slot.name]), non_blocking=True)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return self._buffer.numpy().data[: plan.bytes]
-
-
 def stream_contents(plan: WritePlan, state: Mapping[str, Tensor]) -> Iterator[memoryview]:
     """Yields the contents of the file piece by piece, without a staging copy: padding, then the bytes of the tensor.
     The state must not change meanwhile."""
     end_bytes = 0
     for slot in plan.slots:
         yield memoryview(bytes(slot.at - end_bytes))
-        yield _local_bytes(state[slot.name]).cpu().numpy().data
+        yield local_bytes(state[slot.name]).cpu().numpy().data
         end_bytes = slot.at + slot.bytes
 
 
-def _local_bytes(tensor: Tensor) -> Tensor:
+def local_bytes(tensor: Tensor) -> Tensor:
     """This rank's part of a tensor as contiguous bytes."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    return local.detach().contiguous().reshape(-1).view(torch.uint8)
+    return local_part(tensor).detach().contiguous().reshape(-1).view(torch.uint8)

@@ -20,7 +20,12 @@ _STORED_TYPES = (Tensor, bool, int, float)
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A `Training` that can be saved and resumed. Collective, like the training itself."""
+    """A `Training` that can be saved and resumed. Collective, like the training itself.
+
+    Between two steps of the optimizers, parameters and optimizer state must not change, except by loading: an
+    asynchronous save copies them while the next step computes, and only the optimizers' `step` waits for the copies.
+    Scalars and buffers may change at any time, since a save copies them before it returns.
+    """
 
     def modules(self) -> Sequence[nn.Module]:
         """This rank's modules, with the parameter names of the unsharded model."""
@@ -75,6 +80,13 @@ def optimizer_state(training: Stateful) -> dict[str, Tensor]:
     }
 
 
+def copy_buffers(tensors: Mapping[str, Tensor], training: Stateful) -> dict[str, Tensor]:
+    """Replaces the buffers among the state's `tensors` by copies on the same device. Modules change buffers at any
+    time, as batch normalization does in the forward pass; the other tensors change only in an optimizer's step."""
+    buffers = {id(buffer) for module in training.modules() for buffer in module.buffers()}
+    return {name: value.clone() if id(value) in buffers else value for name, value in tensors.items()}
+
+
 def generators(rank: int, device: torch.device) -> dict[str, Tensor]:
     """States of torch's random number generators, which models with dropout draw from."""
     states = {f"rng/rank{rank}/cpu": torch.get_rng_state()}
@@ -98,11 +110,13 @@ def initialize_optimizer_state(training: Stateful) -> None:
     into them.
 
     Takes one step with zero gradients and a learning rate of zero. Loading overwrites any effect on the weights.
+    Parameters that have state already need no gradient.
     """
+    with_state = {id(parameter) for optimizer in training.optimizers() for parameter in optimizer.state}
     for optimizer in training.optimizers():
         rates = [group["lr"] for group in optimizer.param_groups]
         for parameter in _parameters(training):
-            if parameter.requires_grad:
+            if parameter.requires_grad and id(parameter) not in with_state:
                 parameter.grad = torch.zeros_like(parameter)
         for group in optimizer.param_groups:
             group["lr"] = 0.0

@@ -13,11 +13,15 @@ from multiprocessing import get_all_start_methods
 from multiprocessing.queues import Queue
 from typing import Any, NoReturn
 
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from trainyard.job import Job
 from trainyard.pdeathsig import die_with_parent
+from trainyard.recipe import Recipe
 from trainyard.train.task import Batch, Samples
+
+_WORKERS_ON_ACCELERATORS = 2
 
 
 class Loader:
@@ -27,20 +31,22 @@ class Loader:
     prefetching; after a jump (a resumed run) the workers restart from the new step.
     """
 
-    def __init__(self, job: Job, samples: Samples, batch_rank: int) -> None:
-        """Loads the samples of data-parallel rank `batch_rank`: an equal, consecutive share of each global batch.
-        `ahead`: iterator over the workers' batches from step `next` on; None before they are started."""
-        share = job.batch // job.layout.batch_ranks  # samples of this rank in each step
-        self.recipe = job.recipe
-        self.share = _RankShare(samples, range(batch_rank * share, (batch_rank + 1) * share))
+    def __init__(self, job: Job, samples: Samples, batch_rank: int, device: torch.device) -> None:
+        """Loads the samples of data-parallel rank `batch_rank`: its consecutive share of each global batch.
+        `device`: of the training, on which the defaults of the recipe depend. `ahead`: iterator over the workers'
+        batches from step `next` on; None before they are started."""
+        self.workers = workers(job.recipe, device)
+        self.prefetch_factor = job.recipe.prefetch_factor
+        self.pins_memory = enabled_on_accelerator(job.recipe.pin_memory, device)
+        self.share = _RankShare(samples, job.replica_samples(batch_rank))
         self.ahead: Iterator[Batch] | None = None
         self.next = -1
 
     def __call__(self, step: int) -> Batch:
-        """The rank's batch of a step: from worker processes that load ahead, if the recipe has any. Another step than
-        the next one restarts them."""
-        if not self.recipe.num_workers:
-            return self.share[step]
+        """The rank's batch of a step: from worker processes that load ahead, if there are any. Another step than the
+        next one restarts them."""
+        if not self.workers:
+            return self.share[step].pin() if self.pins_memory else self.share[step]
         if self.ahead is None or step != self.next:
             self.ahead = self._from(step)
         self.next = step + 1
@@ -54,14 +60,26 @@ class Loader:
             self.share,
             batch_size=None,
             sampler=sampler,
-            num_workers=self.recipe.num_workers,
-            prefetch_factor=self.recipe.prefetch_factor,
-            pin_memory=self.recipe.pin_memory,
+            num_workers=self.workers,
+            prefetch_factor=self.prefetch_factor,
+            pin_memory=self.pins_memory,
             worker_init_fn=partial(_end_with_rank_or_lost_batch, os.getpid()),
             # A child of the rank itself, so that it ends when the rank is killed.
             multiprocessing_context="fork" if "fork" in get_all_start_methods() else None,
         )
         return iter(loader)
+
+
+def workers(recipe: Recipe, device: torch.device) -> int:
+    """The number of worker processes of a rank."""
+    if recipe.num_workers is not None:
+        return recipe.num_workers
+    return _WORKERS_ON_ACCELERATORS if device.type == "cuda" else 0
+
+
+def enabled_on_accelerator(setting: bool | None, device: torch.device) -> bool:
+    """A setting of the recipe that is on by default on accelerators, and off without one."""
+    return device.type == "cuda" and setting is not False
 
 
 def _end_with_rank_or_lost_batch(rank_pid: int, _: int) -> None:

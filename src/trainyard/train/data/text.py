@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadJob
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 
 MAX_BYTES = 32 * 10**6
 """Maximum bytes of text: later files are left out, and the last is truncated."""

@@ -131,8 +131,9 @@ class DoubleBlock(nn.Module):
     def forward(
         self, x_BTD: Tensor, text_BSD: Tensor, condition_BD: Tensor, rotary: RotaryTable
     ) -> tuple[Tensor, Tensor | None]:
-        """Updates the image (B, T, D) and the text (B, S, D) by one attention over both, then an MLP each. Returns no
-        text from a block where the text ends."""
+        """Updates the image (B, T, D) and the text (B, S, D) by one attention over all A = S + T positions, text first,
+        then an MLP each. `y_BAE`: its output for all E channels of the heads. Returns None for the text in the last
+        block that uses it (`text_ends`)."""
         with span(self.name, ".attention"):
             shift, scale, *text_modulation = self.text.modulation(condition_BD)
             text_qkv = self.text.attention(modulated_norm(text_BSD, shift, scale))

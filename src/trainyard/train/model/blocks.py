@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 from trainyard.train.step.profiler_span import span
 
 Forward = Callable[..., Any]

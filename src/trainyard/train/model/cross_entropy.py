@@ -36,8 +36,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, group: Any, first_class: int) -> Tensor:
-        """Computes the loss by chunks. Saves the logits, and if the classes are divided the correction of this rank's
-        softmax: the share of its classes in the sum of exponentials, per row."""
+        """Computes the loss by chunks of rows. `group`: the ranks that divide the classes, None if this rank has all;
+        `first_class`: number of its first class. Saves the logits, and if the classes are divided the correction of
+        this rank's softmax: the share of its classes in the sum of exponentials, per row."""
         log_sum_N = logits_NV.new_empty(len(logits_NV), dtype=torch.float32)  # of this rank's classes
         picked_N = torch.zeros_like(log_sum_N)  # logit of the target, if its class is on this rank
         rows_N, is_here_N = _local_targets(targets_N, first_class, logits_NV.shape[1])

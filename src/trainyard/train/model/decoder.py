@@ -119,6 +119,11 @@ class Decoder(nn.Module):
         for router in routers:
             router.update_bias()
 
+    def discard_step(self) -> None:
+        """Implements `DiscardsStep`: forgets the expert loads of a step that is skipped."""
+        for router in self.routers.values():
+            router.load.running = None
+
     def tokens_per_expert(self) -> Mapping[str, Sequence[int]]:
         """Implements `ReportsCounts`: layer name to the tokens of each expert, over the last step's global batch."""
         loads = {layer: router.load.last for layer, router in self.routers.items()}

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 
 from trainyard.train.model.draw_shard import draw
 from trainyard.train.model.logical_shard import find_shard
+from trainyard.train.parallel.local_part import local_part
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.task import SelfSharded, Task
 
@@ -47,12 +48,7 @@ def clear(tensors: Iterable[Tensor]) -> None:
     """Sets the values of tensors, this rank's shards of them, to zero."""
     with torch.no_grad():
         for values in tensors:
-            _local(values).zero_()
-
-
-def _local(values: Tensor) -> Tensor:
-    """This rank's shard of a parameter or buffer: the same memory. Call it without gradients."""
-    return values.to_local() if isinstance(values, DTensor) else values
+            local_part(values).zero_()
 
 
 def fill(module: nn.Module, task: Task, device: torch.device | None = None) -> None:
@@ -65,7 +61,7 @@ def fill(module: nn.Module, task: Task, device: torch.device | None = None) -> N
     clear(module.buffers())
     with torch.no_grad():
         for name, values in module.state_dict(keep_vars=True).items():
-            local = _local(values)
+            local = local_part(values)
             distribution = task.distribution(name, values.shape)
             draw(local, find_shard(values), distribution, task.seed, name, device or local.device)
 

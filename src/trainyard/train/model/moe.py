@@ -10,11 +10,11 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from trainyard.model import Model
 from trainyard.train.model.mlp import Mlp
 from trainyard.train.model.router import Router
+from trainyard.train.parallel.local_part import local_part
 
 
 class Experts(nn.Module):
@@ -34,7 +34,7 @@ class Experts(nn.Module):
         ends_E = counts_E.cumsum(0).to(torch.int32)  # of each expert's rows
 
         def product(x: Tensor, weight: Tensor) -> Tensor:
-            local = weight.to_local() if isinstance(weight, DTensor) else weight
+            local = local_part(weight)
             return F.grouped_mm(x, local.to(x.dtype).transpose(1, 2), offs=ends_E)
 
         return product(F.silu(product(x_ND, self.gate)) * product(x_ND, self.up), self.down)

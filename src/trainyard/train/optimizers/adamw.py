@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 
 WEIGHT_DECAY = 0.1
 

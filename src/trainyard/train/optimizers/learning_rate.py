@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import cos, pi, sqrt
 
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 
 _SHAPES: Mapping[str, Callable[[float], float]] = {
     "linear": lambda fraction: 1.0 - fraction,

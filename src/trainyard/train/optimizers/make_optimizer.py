@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from torch import nn
 
 from trainyard import plugins
-from trainyard.job import Layout, Recipe
+from trainyard.layout import Layout
+from trainyard.recipe import Recipe
+from trainyard.train.optimizers import row_gradients
 from trainyard.train.optimizers.learning_rate import rate
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.parallel.zero import Zero
@@ -18,8 +20,15 @@ from trainyard.train.rules.optimizer_rules import update_implementation
 
 
 def make(modules: Sequence[nn.Module], recipe: Recipe, meshes: Meshes | None) -> torch.optim.Optimizer:
-    """Creates the optimizer of all parameters of `modules`; under ZeRO-1 each rank has the state of its part."""
-    named = [pair for module in modules for pair in module.named_parameters()]
+    """Creates the optimizer of the parameters of `modules`, except tables with gradients of rows; under ZeRO-1 each
+    rank has the state of its part."""
+    row_tables = {id(table.weight) for tables in row_gradients.find(modules) for table in tables.row_tables()}
+    named = [
+        (name, parameter)
+        for module in modules
+        for name, parameter in module.named_parameters()
+        if id(parameter) not in row_tables
+    ]
     plugin = plugins.load("optimizers", recipe.optimizer)
     recipe = replace(
         recipe,

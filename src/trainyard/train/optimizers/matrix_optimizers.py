@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 from trainyard.train.optimizers import parameter_groups
 from trainyard.train.optimizers.adamw import WEIGHT_DECAY
 

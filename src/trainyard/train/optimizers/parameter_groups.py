@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 from trainyard.train.step.gradient_clipping import mesh_of
 
 _EMBEDDINGS = frozenset(("embed", "place", "position", "class_token"))

@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from trainyard.job import Layout
+from trainyard.layout import Layout
 from trainyard.train.parallel import expert_parallel
 from trainyard.train.parallel.mesh import Meshes
 from trainyard.train.task import Ends, SelfSharded

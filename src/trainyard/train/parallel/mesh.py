@@ -9,7 +9,7 @@ from functools import cached_property
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from trainyard.job import Layout
+from trainyard.layout import Layout
 
 # It warns about all-gathers over two axes in turn, which only occur outside the step, for unsharded weights.
 logging.getLogger("torch.distributed.tensor._redistribute").setLevel(logging.ERROR)

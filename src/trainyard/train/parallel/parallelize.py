@@ -6,7 +6,7 @@ compilation to blocks, and shards or replicates weights (dp). In a pipeline, eac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import cast
@@ -48,7 +48,8 @@ def initialize(module: nn.Module, task: Task, device: torch.device, offload: boo
 class ParallelModel:
     """A parallelized model. `modules` have this rank's parameters, under the unsharded model's names.
 
-    `fill`: allocates and initializes a sharded module on the meta device.
+    `fill`: allocates and initializes a sharded module on the meta device. `defers_sharding`: the ranks that shard the
+    same weights have different numbers of micro-batches, so that they communicate once per step only.
     """
 
     def __init__(self, job: Job, ranks: Ranks, task: Task, fill: Fill = initialize) -> None:
@@ -56,6 +57,7 @@ class ParallelModel:
         replicated as the layout says. `fill` writes the initial weights."""
         self.job, self.ranks, self.task, self.fill = job, ranks, task, fill
         self.meshes = Meshes(job.layout, ranks.device.type) if ranks.world > 1 else None
+        self.defers_sharding = job.layout.shard_groups_differ and shards(job.layout)
         self.pipeline: PipelineRunner | None = None
         if self.meshes is not None and job.layout.pp > 1:
             stages = self._stages(self.meshes)
@@ -77,13 +79,23 @@ class ParallelModel:
         return [parameter for module in self.modules for parameter in module.parameters()]
 
     @property
+    def stages(self) -> Mapping[int, nn.Module]:
+        """This rank's pipeline stages by number; without a pipeline, the model as stage 0."""
+        return self.pipeline.modules if self.pipeline is not None else {0: self.modules[0]}
+
+    @property
     def batch_rank(self) -> int:
         """Index of this rank's share of a step's samples."""
         return self.meshes.batch_rank if self.meshes is not None else 0
 
+    @cached_property
+    def micro_batch_count(self) -> int:
+        """Micro-batches per step of this rank."""
+        return self.job.micro_batches[self.batch_rank]
+
     @property
     def loss_ranks(self) -> int:
-        """Number of ranks with a loss of their own, all with equal weight."""
+        """Number of ranks with a loss of their own. Their mean is the loss of the step."""
         return self.ranks.world // self.job.layout.pp
 
     def _stages(self, meshes: Meshes) -> dict[int, nn.Module]:
@@ -115,7 +127,8 @@ class ParallelModel:
             initial_weights.fill(module, self.task, self.ranks.device)
 
     def forward_backward(self, batch: Batch) -> Tensor:
-        """Runs all micro-batches and returns this rank's mean loss. Gradients accumulate in the parameters."""
+        """Runs all micro-batches of this rank and returns its loss: their sum, divided by the mean number of
+        micro-batches of a rank. Gradients accumulate in the parameters."""
         if self.meshes is not None and isinstance(self.task, SplitsBatch):
             batch = self.task.select_part(batch, self.meshes)
         loss = self._forward_backward(batch)
@@ -123,24 +136,33 @@ class ParallelModel:
         return loss
 
     def _forward_backward(self, batch: Batch) -> Tensor:
-        """Accumulates gradients over the micro-batches of this rank's batch. Returns the mean loss, a scalar."""
+        """Accumulates gradients over the micro-batches of this rank's batch. Returns its loss, a scalar."""
         if self.pipeline is not None:
             return self.pipeline.forward_backward(batch)
         loss_sum = torch.zeros((), device=self.ranks.device)
-        micro_batches = batch.split(self.job.accumulate)
+        micro_batches = batch.split(self.micro_batch_count)
+        divisor = self.job.mean_micro_batches
         for number, part in enumerate(micro_batches, start=1):
             with self._micro_batch(last=number == len(micro_batches)):
-                loss = self.task.loss(self.call(*part.inputs), part.targets) / len(micro_batches)
+                loss = self.task.loss(self.call(*part.inputs), part.targets) / divisor
                 loss.backward()
             loss_sum += loss.detach()
         return loss_sum
 
     def _micro_batch(self, last: bool) -> AbstractContextManager[object]:
         """Context for forward and backward of a micro-batch. Gradients are all-reduced after the last one only; those
-        of sharded weights are reduce-scattered after each, since unsharded gradients would not fit."""
+        of sharded weights are reduce-scattered after each, since unsharded gradients would not fit.
+
+        If the sharding is deferred, weights stay gathered from the first micro-batch to the last, and gradients are
+        reduced after the last one.
+        """
         for module in self.modules:
             if isinstance(module, FSDPModule):
-                module.set_requires_all_reduce(last)
+                if self.defers_sharding:
+                    module.set_requires_gradient_sync(last)
+                    module.set_reshard_after_backward(last)
+                else:
+                    module.set_requires_all_reduce(last)
         if isinstance(self.call, DistributedDataParallel) and not last:
             return self.call.no_sync()
         return nullcontext()

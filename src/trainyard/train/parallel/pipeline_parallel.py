@@ -16,7 +16,8 @@ from torch.distributed import ProcessGroup, pipelining
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
-from trainyard.job import Job, Layout
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.train.rules.pipeline_rules import ONE_STAGE, V_SHAPED
 from trainyard.train.step.profiler_span import span
 from trainyard.train.task import Batch, PipelineTask, Task

@@ -26,7 +26,7 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.placement_types import Placement
 
 from trainyard.errors import BadJob
-from trainyard.job import Layout
+from trainyard.layout import Layout
 from trainyard.train.model.layers import Embedding
 from trainyard.train.parallel.mesh import Meshes
 

@@ -10,11 +10,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from trainyard.train.parallel.all_gather_parts import all_gather_parts
+
 Named = Sequence[tuple[str, nn.Parameter]]
 
 
 class Zero(torch.optim.Optimizer):
-    """Updates the parameters that this rank owns, then broadcasts all parameters from their owners.
+    """Updates the parameters that this rank owns, then all-gathers all parameters from their owners.
 
     Parameters are not split, so optimizers see full matrices, and each parameter's state has one owner. `state` and
     `param_groups` are those of the owned parameters. Gradients must be equal on all ranks of `group`.
@@ -34,22 +36,10 @@ class Zero(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Updates this rank's parameters, then receives the others' from their owners."""
+        """Updates this rank's parameters, then all-gathers all parameters from their owners."""
         loss = self.inner.step(closure) if self.inner else None
-        for owner, part in enumerate(self.parts):
-            if part:
-                self._from_owner(owner, [parameter for _, parameter in part])
+        all_gather_parts([[parameter for _, parameter in part] for part in self.parts], self.group)
         return loss
-
-    def _from_owner(self, owner: int, parameters: Sequence[nn.Parameter]) -> None:
-        """Broadcasts the parameters that rank `owner` has updated, as one flat tensor."""
-        flat_values = torch.cat([parameter.detach().flatten() for parameter in parameters])
-        dist.broadcast(flat_values, group=self.group, group_src=owner)
-        if owner != self.group.rank():
-            for parameter, values in zip(
-                parameters, flat_values.split([parameter.numel() for parameter in parameters])
-            ):
-                parameter.copy_(values.view_as(parameter))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Clears the gradients of all parameters, including those owned by other ranks."""

@@ -9,7 +9,8 @@ Shapes: B samples, F dense features, T tables, I ids of a sample over all tables
 from __future__ import annotations
 
 import hashlib
-from math import gcd, log
+from itertools import pairwise
+from math import ceil, expm1, gcd, log, log1p
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,8 @@ _COUNTER_STEP = np.uint64(0x9E3779B97F4A7C15)
 """Increment of SplitMix64's counter."""
 _UNIT_DEVIATION = 12**0.5
 """Factor that gives uniform numbers of width 1 a standard deviation of 1."""
+_SINGLE_IDS, _RANGE_RATIO = 64, 1.05
+"""`expected_distinct`: number of ids that have a range each; ratio of the ends of the others."""
 _ZERO_EXPONENT = 1e-9
 """Exponents closer to zero than this are taken as zero: the integral is then a logarithm."""
 
@@ -97,6 +100,19 @@ def hot_share(rows: int, skew: float, hot: int) -> float:
         return log(x) if abs(exponent) < _ZERO_EXPONENT else (x**exponent - 1) / exponent
 
     return mass_below(min(hot, rows) + 1) / mass_below(rows + 1)
+
+
+def expected_distinct(rows: int, skew: float, draws: int) -> float:
+    """The expected number of distinct ids in `draws` lookups of a table with `rows` rows. Ids beyond the most frequent
+    ones are grouped into ranges of nearly equal probability."""
+    edges = [*range(min(rows, _SINGLE_IDS) + 1)]
+    while edges[-1] < rows:
+        edges.append(min(rows, ceil(edges[-1] * _RANGE_RATIO)))
+    distinct = 0.0
+    for begin, end in pairwise(edges):
+        probability = (hot_share(rows, skew, end) - hot_share(rows, skew, begin)) / (end - begin)
+        distinct += (end - begin) * (-expm1(draws * log1p(-probability)) if probability < 1 else 1.0)
+    return distinct
 
 
 def mix_bits(keys: Keys) -> Keys:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from trainyard.train.model.layers import Linear
-from trainyard.train.recommender.embeddings import Embeddings
+from trainyard.train.recommender.embeddings import Embeddings, Replicated
 from trainyard.train.recommender.recommender_sizes import Dlrm
 
 
@@ -51,12 +51,12 @@ class Cross(nn.Module):
 class ClickModel(nn.Module):
     """Maps dense features (B, F) and ids (B, I) to click logits (B)."""
 
-    def __init__(self, sizes: Dlrm, dtype: torch.dtype) -> None:
+    def __init__(self, sizes: Dlrm, dtype: torch.dtype, *, row_gradients: bool) -> None:
         """Embedding tables, the bottom MLP of the dense features, cross layers over all features, and the top MLP.
-        `dtype`: the compute dtype."""
+        `dtype`: the compute dtype; `row_gradients`: of the tables."""
         super().__init__()
         self.compute_dtype = dtype
-        self.embed = Embeddings(sizes, dtype, range(len(sizes.rows)))
+        self.embed = Replicated(sizes, dtype) if row_gradients else Embeddings(sizes, dtype, range(len(sizes.rows)))
         self.bottom = DlrmMlp(sizes.dense, sizes.bottom, ends_linear=False)
         self.cross = nn.ModuleList(Cross(sizes.features, sizes.cross_rank) for _ in range(sizes.cross_layers))
         self.top = DlrmMlp(sizes.features, sizes.top, ends_linear=True)

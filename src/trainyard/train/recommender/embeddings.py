@@ -1,7 +1,8 @@
 """Embedding tables of categorical features: replicated, sharded by row, or sharded by table (Mudigere et al. 2021,
 arXiv:2104.05158, section 4.2).
 
-Rows are summed in float32. Gradients are dense, as large as the tables.
+Rows are summed in float32. Gradients are dense, as large as the tables, or with `row_gradients` sparse: of the rows
+that were looked up.
 
 Shapes: B samples, T tables, D width, I ids of a sample over all tables, H of them of one table, R ranks, N = R B.
 """
@@ -14,36 +15,61 @@ from typing import cast
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from trainyard.train.parallel.differentiable_collectives import exchange, gather, sum_and_scatter
+from trainyard.train.parallel.local_part import local_part
 from trainyard.train.recommender.recommender_sizes import Dlrm, assign_tables
 from trainyard.train.step.profiler_span import span
+from trainyard.train.task import RowTable
 
 
 class EmbeddingTable(nn.Module):
     """One table with `weight` (rows, D)."""
 
-    def __init__(self, rows: int, width: int) -> None:
+    def __init__(self, rows: int, width: int, row_gradients: bool) -> None:
+        """`looked_up`: as in `RowTable`; stays empty without `row_gradients`."""
         super().__init__()
         self.weight = nn.Parameter(torch.empty(rows, width))
+        self.row_gradients = row_gradients
+        self.looked_up: list[Tensor] = []
 
     def forward(self, ids_BH: Tensor) -> Tensor:
         """The sum of the rows of each sample, (B, D)."""
-        return F.embedding_bag(ids_BH, self.weight, mode="sum")
+        return F.embedding_bag(ids_BH, self.own_rows(), mode="sum", sparse=self.row_gradients)
+
+    def own_rows(self) -> Tensor:
+        """The rows on this rank, to look up. With `row_gradients`, a new leaf with the same memory, which gets the
+        gradient: that of `weight` could not be sparse if it is sharded."""
+        rows = local_part(self.weight)
+        if not (self.row_gradients and torch.is_grad_enabled()):
+            return rows
+        self.looked_up.append(rows.detach().requires_grad_())
+        return self.looked_up[-1]
 
 
 class Embeddings(nn.ModuleDict):
     """All tables by number, on this rank. Maps ids (B, I) to vectors (B, T, D) in `dtype`."""
 
-    def __init__(self, sizes: Dlrm, dtype: torch.dtype, tables: Iterable[int]) -> None:
-        super().__init__({str(table): EmbeddingTable(sizes.rows[table], sizes.width) for table in tables})
+    replicas: ProcessGroup | None = None
+
+    def __init__(self, sizes: Dlrm, dtype: torch.dtype, tables: Iterable[int], *, row_gradients: bool = False) -> None:
+        super().__init__(
+            {str(table): EmbeddingTable(sizes.rows[table], sizes.width, row_gradients) for table in tables}
+        )
         self.sizes = sizes
         self.compute_dtype = dtype
+        self.row_gradients = row_gradients
 
     def table(self, number: int) -> EmbeddingTable:
         return cast(EmbeddingTable, self[str(number)])
+
+    def row_tables(self) -> Sequence[RowTable]:
+        """Implements `HasRowTables`."""
+        tables = cast(Iterable[EmbeddingTable], self.values()) if self.row_gradients else ()
+        return [RowTable(table.weight, table.looked_up) for table in tables]
 
     def forward(self, ids_BI: Tensor) -> Tensor:
         """Sums the vectors of each table's ids (H of the I per sample). Returns (B, T, D) for T tables."""
@@ -54,14 +80,31 @@ class Embeddings(nn.ModuleDict):
             )
 
 
+class Replicated(Embeddings):
+    """Whole tables on every rank, with gradients of rows. A `SelfSharded` module, since DDP and FSDP would reduce
+    gradients as large as the tables."""
+
+    def __init__(self, sizes: Dlrm, dtype: torch.dtype, replicas: ProcessGroup | None = None) -> None:
+        super().__init__(sizes, dtype, range(len(sizes.rows)), row_gradients=True)
+        self.replicas = replicas
+
+    def unshared(self) -> Sequence[nn.Parameter]:
+        return ()
+
+    # Not compiled: gradients are sparse.
+    @torch.compiler.disable
+    def forward(self, ids_BI: Tensor) -> Tensor:
+        return super().forward(ids_BI)
+
+
 class ByRow(Embeddings):
     """Tables sharded by row; a `SelfSharded` module. Each rank gathers the ids of all ranks and sums its own rows for
     them; the partial sums are reduce-scattered to the samples' ranks."""
 
-    def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
+    def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh, *, row_gradients: bool = False) -> None:
         """Shards the rows of every table over the mesh. Each rank builds all rows with equal values and keeps its part:
         with `src_data_rank=None`, `distribute_tensor` sends nothing."""
-        super().__init__(sizes, dtype, range(len(sizes.rows)))
+        super().__init__(sizes, dtype, range(len(sizes.rows)), row_gradients=row_gradients)
         self.mesh = mesh
         for table in self.values():
             rows = distribute_tensor(cast(EmbeddingTable, table).weight.detach(), mesh, (Shard(0),), src_data_rank=None)
@@ -84,23 +127,29 @@ class ByRow(Embeddings):
     def _own_sums(self, table: int, ids_NH: Tensor) -> Tensor:
         """The sums over this rank's rows of `table`, (N, D), for the ids (N, H) of all ranks' samples; zero for a
         sample without any."""
-        rows = cast(DTensor, self.table(table).weight).to_local()
+        rows = self.table(table).own_rows()
         # DTensor gives each rank ceil(rows / ranks) consecutive rows; the last ranks may have fewer or none.
         first_row = min(
             self.sizes.rows[table], self.mesh.get_local_rank() * -(-self.sizes.rows[table] // self.mesh.size())
         )
         is_own_NH = (ids_NH >= first_row) & (ids_NH < first_row + len(rows))
         own_count_N = is_own_NH.sum(dim=1)
-        return F.embedding_bag(ids_NH[is_own_NH] - first_row, rows, own_count_N.cumsum(0) - own_count_N, mode="sum")
+        return F.embedding_bag(
+            ids_NH[is_own_NH] - first_row,
+            rows,
+            own_count_N.cumsum(0) - own_count_N,
+            mode="sum",
+            sparse=self.row_gradients,
+        )
 
 
 class ByTable(Embeddings):
     """Tables sharded by table; a `SelfSharded` module. Ids are sent to the rank that has their table, and sums are sent
     back."""
 
-    def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh) -> None:
+    def __init__(self, sizes: Dlrm, dtype: torch.dtype, mesh: DeviceMesh, *, row_gradients: bool = False) -> None:
         self.owners = assign_tables(sizes.rows, mesh.size())
-        super().__init__(sizes, dtype, self.owners[mesh.get_local_rank()])
+        super().__init__(sizes, dtype, self.owners[mesh.get_local_rank()], row_gradients=row_gradients)
         self.mesh = mesh
 
     def unshared(self) -> Sequence[nn.Parameter]:

@@ -36,22 +36,26 @@ class Predict:
         self.sizes = sizes
         self.seed = job.recipe.seed
         self.dtype = compute_dtype(job.recipe)
+        self.row_gradients = job.recipe.updates_rows
 
     def module(self) -> nn.Module:
-        return ClickModel(self.sizes, self.dtype)
+        return ClickModel(self.sizes, self.dtype, row_gradients=self.row_gradients)
 
     def blocks(self, module: nn.Module) -> Mapping[str, nn.Module]:
         return cast(ClickModel, module).blocks
 
     def split(self, module: nn.Module, meshes: Meshes) -> None:
-        """Replaces the model's embedding by one that is sharded over all data-parallel ranks, by row or by table. Does
-        nothing if `sizes.tables` is `replicated`."""
+        """Replaces the model's embedding by one that is sharded over all data-parallel ranks, by row or by table.
+        Replicated tables with gradients of rows get the group of the ranks; others are left as they are."""
         sharded_types = {"by_row": ByRow, "by_table": ByTable}
+        model = cast(ClickModel, module)
         if self.sizes.tables in sharded_types:
             with torch.device("meta"):
-                cast(ClickModel, module).embed = sharded_types[self.sizes.tables](
-                    self.sizes, self.dtype, _ranks(meshes)
+                model.embed = sharded_types[self.sizes.tables](
+                    self.sizes, self.dtype, _ranks(meshes), row_gradients=self.row_gradients
                 )
+        elif self.row_gradients:
+            model.embed.replicas = _ranks(meshes).get_group()
 
     def distribution(self, name: str, shape: torch.Size) -> Distribution:
         """DLRM's initialization: biases are zero, tables uniform with the bound 1 / sqrt(rows), and matrices normal

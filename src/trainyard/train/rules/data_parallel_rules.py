@@ -1,4 +1,4 @@
-"""Which layouts replicate and which shard weights, and constraints on ZeRO-1. Needs no torch.
+"""Which layouts replicate and which shard weights, and constraints on ZeRO-1 and batch shares. Needs no torch.
 
 In messages, `$` is the root of the job file: `$.layout` is its table [layout].
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.train.rules.pipeline_rules import ONE_STAGE
 
 
@@ -30,10 +31,11 @@ def shards(layout: Layout) -> bool:
 
 
 def check(job: Job) -> None:
-    """Raises `BadJob`, with the nearest valid layout, for ZeRO-1 with an axis that splits weights, or an FSDP setting
-    that the layout cannot have."""
+    """Raises `BadJob`, with the nearest valid layout, for ZeRO-1 with an axis that splits weights, an FSDP setting that
+    the layout cannot have, or unequal batch shares of ranks that communicate in each micro-batch."""
     layout = job.layout
     _check_resharding(job)
+    _check_shares(job)
     if divides_state(layout) and not replicates(layout):
         other_axes = [
             f"{axis} = {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "ep") if getattr(layout, axis) > 1
@@ -46,7 +48,8 @@ def check(job: Job) -> None:
 
 
 def _check_resharding(job: Job) -> None:
-    """Raises `BadJob` if weights are to be resharded that ZeRO keeps, or between the parts of a backward pass."""
+    """Raises `BadJob` if `reshard_after_forward = "always"` is used without ZeRO-3, or with a pipeline schedule that
+    has several stages per rank or splits the backward pass."""
     layout, schedule = job.layout, job.recipe.schedule
     if layout.reshard_after_forward != "always":
         return
@@ -58,7 +61,41 @@ def _check_resharding(job: Job) -> None:
         )
     if layout.pp > 1 and schedule not in ONE_STAGE:
         raise BadJob(
-            f"reshard_after_forward = 'always' at $.layout with schedule = {schedule!r} at $.recipe, whose stages "
-            "share their rank, or whose backward pass needs gathered weights twice.",
+            f"reshard_after_forward = 'always' at $.layout with schedule = {schedule!r} at $.recipe, which puts "
+            "several stages on a rank, or gathers the weights twice in the backward pass.",
             "Use schedule = '1f1b' or 'gpipe', or reshard_after_forward = 'default'.",
+        )
+
+
+def _check_shares(job: Job) -> None:
+    """Raises `BadJob` for unequal batch shares with pp, or of ranks that shard the same weights if those communicate in
+    each micro-batch or cannot keep gathered weights and whole gradients."""
+    layout = job.layout
+    if layout.has_equal_shares:
+        return
+    shares = f"batch_shares = {list(layout.batch_shares)}"
+    if layout.pp > 1:
+        raise BadJob(
+            f"{shares} with pp = {layout.pp} at $.layout, but all pipelines run the same number of micro-batches.",
+            "Use equal shares, or pp = 1.",
+        )
+    if not (layout.shard_groups_differ and shards(layout)):
+        return
+    differing = f"{shares} at $.layout gives the {layout.dp_shard} ranks of dp_shard different numbers of micro-batches"
+    per_group = f"equal shares within each {layout.dp_shard} consecutive replicas, as with [3, 1] and dp_replicate = 2"
+    if layout.ep > 1:
+        raise BadJob(
+            f"{differing}, but with ep = {layout.ep} they exchange tokens in each of them.",
+            f"Use {per_group}, or ep = 1.",
+        )
+    if layout.reshards:
+        raise BadJob(
+            f"{differing}, but with zero = {layout.zero} they gather their weights for each of them.",
+            f"Use zero = 2, which keeps the weights of a step gathered, or {per_group}.",
+        )
+    if job.recipe.offload:
+        raise BadJob(
+            f"{differing}, but with offload = true at $.recipe no device keeps the gathered weights and the unsharded "
+            "gradients of a step, as those ranks must.",
+            f"Use offload = false, or {per_group}.",
         )

@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 
 from trainyard.errors import BadJob, MissingLibrary, MissingProgram
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 
 
 def check(recipe: Recipe, vendor: str) -> None:

@@ -9,7 +9,9 @@ from typing import Literal
 
 from trainyard import plugins
 from trainyard.errors import BadJob, nearest
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
+from trainyard.recipe import Recipe
 from trainyard.train.rules.data_parallel_rules import shards
 
 
@@ -18,6 +20,12 @@ def check(job: Job) -> None:
     _check_optimizer(job)
     _check_momentum(job.recipe)
     _check_schedule(job.recipe)
+    if job.recipe.updates_rows and job.workload != "recommender":
+        raise BadJob(
+            f"embedding_optimizer = {job.recipe.embedding_optimizer!r} at $.recipe, but workload = {job.workload!r} "
+            "updates its embedding like its other weights: only recommender has gradients of rows.",
+            "Use embedding_optimizer = 'same'.",
+        )
     if job.recipe.label_smoothing and job.workload != "vision":
         raise BadJob(
             f"label_smoothing = {job.recipe.label_smoothing} at $.recipe, but workload = {job.workload!r} does not "

@@ -8,8 +8,10 @@ In messages, `$` is the root of the job file: `$.layout` is its table [layout].
 from __future__ import annotations
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 
 ONE_STAGE = ("gpipe", "1f1b")
 """Schedules with one stage per rank."""

@@ -22,6 +22,12 @@ def check(job: Job) -> None:
             f"compile = 'whole' at $.recipe with pp = {layout.pp} at $.layout, but no rank has the whole model.",
             "Use compile = true: each block.",
         )
+    if recipe.rolls_back and not job.checkpoint.interval:
+        key = "on_non_finite" if recipe.on_non_finite == "rollback" else "on_loss_spike"
+        raise BadJob(
+            f"{key} = 'rollback' at $.recipe, but interval = 0 at $.checkpoint: there is no checkpoint to go back to.",
+            "Set [checkpoint] interval = N, or use 'skip'.",
+        )
     if recipe.activation_checkpoint == "none" and recipe.activation_checkpoint_every > 1:
         raise BadJob(
             f"activation_checkpoint_every = {recipe.activation_checkpoint_every} at $.recipe, but "

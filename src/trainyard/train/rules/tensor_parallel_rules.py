@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 
 

@@ -9,7 +9,8 @@ from collections.abc import Collection
 
 from trainyard import words
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.train.rules import (
     context_parallel_rules,
     data_parallel_rules,

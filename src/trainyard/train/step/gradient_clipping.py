@@ -12,6 +12,8 @@ from torch.distributed import ProcessGroup
 from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
 
+from trainyard.train.optimizers.row_gradients import RowGradients
+from trainyard.train.parallel.local_part import local_part
 from trainyard.train.parallel.mesh import Meshes
 
 EPSILON = 1e-6
@@ -19,12 +21,15 @@ EPSILON = 1e-6
 
 
 def total_norm(
-    parameters: Sequence[nn.Parameter], meshes: Meshes | None, unshared: Sequence[nn.Parameter] = ()
+    parameters: Sequence[nn.Parameter],
+    meshes: Meshes | None,
+    unshared: Sequence[nn.Parameter] = (),
+    rows: RowGradients | None = None,
 ) -> Tensor:
     """The gradient norm of the unsharded model, the same on every rank; infinite or NaN if any gradient is. Collective.
 
     Sums squares over the axes that shard a gradient; replicated gradients count once. `unshared`: the parameters that
-    exist on this rank only. Either every rank has some or none has.
+    exist on this rank only. Either every rank has some or none has. `rows`: gradients of tables, which have no `grad`.
     """
     device = parameters[0].device if meshes is None else torch.device(meshes.world.device_type)
     # Key: the process groups over which the squares of a gradient are summed, in turn; value: this rank's parts.
@@ -35,7 +40,10 @@ def total_norm(
             groups = _sharding_groups(parameter.grad)
             if meshes is not None and id(parameter) in unshared_ids:
                 groups = (meshes.world.get_group(),)
-            grads_by_groups[groups].append(_local(parameter.grad))
+            grads_by_groups[groups].append(local_part(parameter.grad))
+    if rows is not None:
+        groups = (meshes.world.get_group(),) if meshes is not None and rows.replicas is None else ()
+        grads_by_groups[groups].append(rows.values)
     sum_of_squares = torch.zeros((), device=device)
     for groups, grads in grads_by_groups.items():
         group_sum = get_total_norm(grads).to(device) ** 2
@@ -58,7 +66,7 @@ def scale(parameters: Sequence[nn.Parameter], factor: Tensor) -> None:
     groups: dict[object, list[Tensor]] = defaultdict(list)
     for parameter in parameters:
         if parameter.grad is not None:
-            groups[mesh_of(parameter)].append(_local(parameter.grad))
+            groups[mesh_of(parameter)].append(local_part(parameter.grad))
     for grads in groups.values():
         torch._foreach_mul_(grads, factor.to(grads[0].device))  # pyright: ignore[reportPrivateImportUsage]
 
@@ -66,11 +74,6 @@ def scale(parameters: Sequence[nn.Parameter], factor: Tensor) -> None:
 def mesh_of(parameter: Tensor) -> object:
     """The device mesh of a tensor. One foreach call takes tensors of one mesh only."""
     return parameter.device_mesh if isinstance(parameter, DTensor) else None
-
-
-def _local(grad: Tensor) -> Tensor:
-    """This rank's part of a gradient."""
-    return grad.to_local() if isinstance(grad, DTensor) else grad
 
 
 def _sharding_groups(grad: Tensor) -> tuple[ProcessGroup, ...]:

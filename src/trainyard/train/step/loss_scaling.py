@@ -14,6 +14,8 @@ from trainyard.train.step.precision import compute_dtype
 Loss = Callable[..., Tensor]
 
 START = 2.0**16
+MINIMUM = 1.0
+"""Smallest scale, as in Megatron-LM (`--min-loss-scale`). Gradients that overflow at it are a fault of the step."""
 GROW_AFTER = 2000
 """Finite steps until the scale doubles."""
 
@@ -43,14 +45,19 @@ class LossScaling:
         """Wraps `loss` to multiply it by the factor at the time of the call."""
         return (lambda outputs, targets: loss(outputs, targets) * self.factor) if self.scales_loss else loss
 
-    def accept_step(self, norm: Tensor) -> bool:
-        """Whether to take the step, given its gradient norm. Call once per step: it updates the scale."""
+    @property
+    def can_shrink(self) -> bool:
+        """Whether a smaller scale may make gradients finite."""
+        return self.scales_loss and self.scale > MINIMUM
+
+    def accept_step(self, is_finite: bool) -> bool:
+        """Whether to take the step, given whether its gradient norm is finite. Call once per step: it updates the
+        scale."""
         if not self.scales_loss:
             return True
-        is_finite = bool(norm.isfinite())
         self.finite_steps = self.finite_steps + 1 if is_finite else 0
         if not is_finite:
-            self.scale /= 2
+            self.scale = max(self.scale / 2, MINIMUM)
         elif self.finite_steps % GROW_AFTER == 0:
             self.scale *= 2
         return is_finite
@@ -61,5 +68,5 @@ class LossScaling:
 
     def restore(self, state: Mapping[str, float]) -> None:
         """Restores the state of a checkpoint; empty if it was saved in another precision."""
-        if self.scales_loss and state:
+        if self.scales_loss and "scale" in state:
             self.scale, self.finite_steps = float(state["scale"]), int(state["good"])

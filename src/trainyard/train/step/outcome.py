@@ -3,15 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
+
+from trainyard.recipe import StepAction
+
+
+class StepResult(Protocol):
+    """Result of one step, the same on every rank. `loss`: mean over the global batch (nats per token); `grad_norm`: the
+    global norm before clipping. On a device, reading them may wait for the step's end."""
+
+    @property
+    def loss(self) -> float: ...
+
+    @property
+    def grad_norm(self) -> float: ...
 
 
 class Outcome(NamedTuple):
-    """Result of one step, the same on every rank. `loss`: mean over the global batch (nats per token); `grad_norm`: the
-    global norm before clipping."""
+    """A `StepResult` that is known."""
 
     loss: float
     grad_norm: float
+
+
+class StepFault(NamedTuple):
+    """Why a step's update was not applied, the same on every rank. `kind`: as in words.FAULTS; `action`: what the
+    recipe demands; `message`: the evidence, a clause."""
+
+    kind: Literal["non_finite", "loss_spike"]
+    action: StepAction
+    message: str
+
+
+class NonFiniteTensor(NamedTuple):
+    """A tensor with values that are NaN or infinite. `order`: sorts the tensors of a rank and of all ranks by the time
+    at which a step computes them; `label`: the tensor, such as `the output of layers.1.mlp`; `count`: number of such
+    values, of `size` on this rank."""
+
+    order: tuple[int, ...]
+    rank: int
+    label: str
+    count: int
+    size: int
+
+    def __str__(self) -> str:
+        return f"{self.label} on rank {self.rank} ({self.count:,} of {self.size:,} values)"
 
 
 class About(NamedTuple):
@@ -34,8 +70,21 @@ class About(NamedTuple):
 class Training(Protocol):
     """The training that a workload builds on each rank. Both methods are collective."""
 
-    def __call__(self, step: int) -> Outcome: ...
+    def __call__(self, step: int) -> StepResult: ...
 
     def about(self) -> About:
         """Facts about the training, including a digest of the current weights. Call at the end."""
+        ...
+
+
+@runtime_checkable
+class Guarded(Training, Protocol):
+    """A `Training` that does not update its state at a faulty step."""
+
+    fault: StepFault | None
+    """The fault of the last step; None if its update was applied."""
+
+    def find_non_finite(self, step: int) -> NonFiniteTensor | None:
+        """The first non-finite tensor of the last step, `step`, which is computed again; the same on every rank, None
+        if none is found. Collective."""
         ...

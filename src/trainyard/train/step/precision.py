@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 
 _COMPUTES = {
     "float32": torch.float32,

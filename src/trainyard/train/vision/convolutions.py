@@ -109,3 +109,10 @@ def update_running_statistics(norms: Iterable[BatchNorm]) -> None:
             norm.running_var.lerp_(var, MOMENTUM)
             norm.sums.zero_()
             norm.times.zero_()
+
+
+def forget_statistics(norms: Iterable[BatchNorm]) -> None:
+    """Resets the sums of all batch norms without updating their running statistics."""
+    for norm in norms:
+        norm.sums.zero_()
+        norm.times.zero_()

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadJob, MissingLibrary
-from trainyard.job import Recipe
+from trainyard.recipe import Recipe
 
 Pixels = NDArray[np.float32]
 

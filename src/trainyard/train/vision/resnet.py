@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trainyard.train.model.layers import Linear
 from trainyard.train.step.profiler_span import span
-from trainyard.train.vision.convolutions import BatchNorm, Conv2d, arrange, update_running_statistics
+from trainyard.train.vision.convolutions import BatchNorm, Conv2d, arrange, forget_statistics, update_running_statistics
 from trainyard.train.vision.vision_sizes import EXPANSION, ResNet
 
 
@@ -49,7 +49,7 @@ class ResidualNetwork(nn.Module):
 
     def __init__(self, sizes: ResNet, dtype: torch.dtype, channels_last: bool | None = None) -> None:
         """The stem, then `stages[i]` blocks of width x 2^i, the first of each later stage with stride 2, then the
-        head. `channels_last`: as in `arrange`."""
+        head. `channels_last`: the memory layout of activations; None: channels-last on an accelerator only."""
         super().__init__()
         self.channels_last = channels_last
         self.compute_dtype = dtype
@@ -88,3 +88,7 @@ class ResidualNetwork(nn.Module):
 
     def after_step(self) -> None:
         update_running_statistics(module for module in self.modules() if isinstance(module, BatchNorm))
+
+    def discard_step(self) -> None:
+        """Implements `DiscardsStep`: forgets the batch statistics of a step that is skipped."""
+        forget_statistics(module for module in self.modules() if isinstance(module, BatchNorm))
