@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NamedTuple
 
+from trainyard import units, words
 from trainyard.compare.differences import describe_command, find_differences
 from trainyard.compare.same_work import compare_work
 from trainyard.compare.side import Side
@@ -117,7 +118,7 @@ _MAX_PER_KIND = 4
 def list_differences(before: Run, after: Run) -> list[str]:
     """The differences between two runs that are neither reasons nor reported elsewhere, one line each: all of the
     layout and the recipe, and at most `_MAX_PER_KIND` of each other kind."""
-    lines: list[str] = []
+    lines = _clock_difference(before, after)
     for kind, group in groupby(find_differences(before, after), lambda difference: difference.kind):
         remaining = [item for item in group if item.name not in _WORK_DIFFERENCES and kind not in _KINDS_REPORTED_APART]
         listed = remaining if kind in ("layout", "recipe") else remaining[:_MAX_PER_KIND]
@@ -125,3 +126,9 @@ def list_differences(before: Run, after: Run) -> list[str]:
         if len(remaining) > len(listed):
             lines.append(f"{kind.capitalize()}: {len(remaining) - len(listed)} more differences.")
     return lines
+
+
+def _clock_difference(before: Run, after: Run) -> list[str]:
+    """A line if other clocks timed the steps of the two runs, which then differ by launches and waits; else none."""
+    clocks = [units.listed([words.STEP_CLOCKS[clock].label for clock in run.step_clocks], 3) for run in (before, after)]
+    return [f"Clock of the steps: {' against '.join(clocks)}."] if all(clocks) and clocks[0] != clocks[1] else []

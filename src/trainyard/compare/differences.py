@@ -52,7 +52,7 @@ def find_differences(before: Run, after: Run) -> list[Difference]:
         )
     if before.job.layout != after.job.layout:
         result.append(Difference(kind="layout", key="", before=str(before.job.layout), after=str(after.job.layout)))
-    old, new = _collect_facts(before), _collect_facts(after)
+    old, new = collect_facts(before), collect_facts(after)
     for kind in old:
         result.extend(_compare_facts(kind, old[kind], new[kind]))
     return result
@@ -70,7 +70,7 @@ def describe_command(run: Run) -> str:
     return str(run.job.sizes.get("command", "")) if run.job.workload == SCRIPT else f"job {run.job.name}"
 
 
-def _collect_facts(run: Run) -> dict[str, Mapping[str, Any]]:
+def collect_facts(run: Run) -> dict[str, Mapping[str, Any]]:
     """Kind of difference, a key of `KINDS` -> the run's values of that kind by key."""
     provenance = run.provenance
     return {

@@ -44,6 +44,8 @@ def compare_work(a: Side, b: Side) -> SameWork:
         return SameWork(_compare_flops(*flops))
     if a.plan or b.plan:
         return SameWork((), ("The recording does not identify its job, so it may not be the job of the plan.",))
+    if not (a.run or b.run or (a.events and b.events)):
+        return SameWork((), ("The framework ops are not available, so the steps may do different work.",))
     similarity = (
         measure_similarity(count_operations(a.events), count_operations(b.events)) if a.events and b.events else 1.0
     )

@@ -183,24 +183,31 @@ def _locate_by_samples(booked: Booked, stacks: StackSamples, time: HostTime) -> 
 
 
 def _locate_by_frames(booked: Booked, time: HostTime) -> list[_Part]:
-    """The time spent at each location, by the frames around the host's spans; empty without frames."""
+    """The time in ns at each location, from recorded frames: of each interval of `time`, the user's innermost frame
+    around its host span, the library frame that this one was in, and the module. Empty if the trace has no frames.
+    `booked`: a rank's profile with its time booked to accounts."""
     frames = _frames(booked)
     if not len(frames.main_rows) or not len(time.start):
         return []
     name = booked.events.host.name
-    frame, callee = _innermost_of_user(booked, frames, time.host)
+    frame, library_frame = _user_frame_or_fallback(booked, frames, time.host)
+    # Without a frame of the user around the span, use the frame that the training thread was in.
     is_other = (frame < 0) | (frames.owner[name[frame]] != USER)
-    main_frame, main_callee = _innermost_of_user(booked, frames, _main_row_at(booked, frames, time.start[is_other]))
-    callee[is_other] = np.where(main_frame >= 0, main_callee, callee[is_other])
+    main_frame, main_library_frame = _user_frame_or_fallback(
+        booked, frames, _main_row_at(booked, frames, time.start[is_other])
+    )
+    library_frame[is_other] = np.where(main_frame >= 0, main_library_frame, library_frame[is_other])
     frame[is_other] = np.where(main_frame >= 0, main_frame, frame[is_other])
     ns_of: dict[tuple[int, int, int], int] = {}
-    for row, below, span, ns in zip(frame.tolist(), callee.tolist(), time.host.tolist(), time.ns.tolist()):
+    for row, below, span, ns in zip(frame.tolist(), library_frame.tolist(), time.host.tolist(), time.ns.tolist()):
         ns_of[row, below, span] = ns_of.get((row, below, span), 0) + ns
     parts = []
     for (row, below, span), ns in ns_of.items():
         location = _location(booked, row)
         if location is not None:
-            parts.append(_Part(StackLocation(location, _location(booked, below)), _module_path(booked, span), ns, 0))
+            parts.append(
+                _Part(StackLocation(location, _location(booked, below)), _module_path(booked, span), ns, samples=0)
+            )
     return parts
 
 
@@ -224,7 +231,7 @@ def _frames(booked: Booked) -> _Frames:
     return _frames_cache[booked]
 
 
-def _innermost_of_user(booked: Booked, frames: _Frames, rows: I32 | I64) -> tuple[I64, I64]:
+def _user_frame_or_fallback(booked: Booked, frames: _Frames, rows: I32 | I64) -> tuple[I64, I64]:
     """For each host row (-1: none) the row of the innermost frame of the user around it (of a library if the user has
     none, else of the interpreter; -1 without a frame), and that of the innermost frame of a library below the user's,
     -1 for none."""

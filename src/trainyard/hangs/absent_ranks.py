@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from trainyard.code_location import CodeLocation
 from trainyard.hangs.collectives import CollectiveTable
 from trainyard.hangs.deviations import Culprits
+from trainyard.hangs.devices_without_peers import explain_missing_records
 from trainyard.hangs.expected_calls import conforms
 from trainyard.hangs.flight_record import RankState, user_location
 from trainyard.hangs.unfinished import Unfinished
@@ -58,26 +59,27 @@ def _describe_end(state: RankState) -> str:
     return f"exit code {exit_code}, {last_line[0][:200]}"
 
 
-def why_absent(table: CollectiveTable, item: Unfinished) -> Culprits:
-    """Why the absent ranks of `item` did not enter it. None of them waits in another unfinished collective.
+def why_absent(table: CollectiveTable, collective: Unfinished) -> Culprits:
+    """Why the absent ranks of `collective` did not enter it. None of them waits in another unfinished collective.
 
     Ranks whose record shows that they did not enter are to blame before ranks without a record. Without a Python stack,
     a rank that skipped the collective cannot be distinguished from a rank that is stuck before it.
     """
-    recorded = [rank for rank in item.absent if rank in table.records and not table.records[rank].state.exit_code]
-    if not recorded and (failed := [rank for rank in item.absent if rank in table.records]):
+    recorded = [rank for rank in collective.absent if rank in table.records and not table.records[rank].state.exit_code]
+    if not recorded and (failed := [rank for rank in collective.absent if rank in table.records]):
         return Culprits("cannot_tell", (), f"{len(failed)} ranks ended with the error of a peer before they entered")
-    if not recorded and (damaged := sorted(table.unreadable & set(item.absent))):
+    if not recorded and (damaged := sorted(table.unreadable & set(collective.absent))):
         records = "its record is" if len(damaged) == 1 else "their records are"
         reason = f"only {show_ranks(damaged)} may not have entered, and {records} damaged"
         return Culprits("cannot_tell", (), reason)
     if not recorded:
         reason = "it left no flight record, and a live process can write one"
-        if 2 * len(item.absent) > max(2, len(item.members)):
-            reason = f"{len(item.absent)} of {len(item.members)} ranks left no flight record"
+        if 2 * len(collective.absent) > max(2, len(collective.members)):
+            reason = f"{len(collective.absent)} of {len(collective.members)} ranks left no flight record"
+            reason = explain_missing_records(reason, table, collective)
             return Culprits("cannot_tell", (), reason, ("dead_process", "stopped_process"))
-        return Culprits("dead_process", tuple(item.absent), reason, ("stopped_process",))
-    judged = {rank: _why_absent(table, item, rank) for rank in recorded}
+        return Culprits("dead_process", tuple(collective.absent), reason, ("stopped_process",))
+    judged = {rank: _why_absent(table, collective, rank) for rank in recorded}
     # A rank that has skipped the collective is a cause; ranks without a decisive sign may only be late.
     decided = {rank: culprits for rank, culprits in judged.items() if not culprits.alternatives}
     first = next(iter(decided.values()), next(iter(judged.values())))
@@ -85,7 +87,7 @@ def why_absent(table: CollectiveTable, item: Unfinished) -> Culprits:
     return first._replace(ranks=ranks)
 
 
-def _why_absent(table: CollectiveTable, item: Unfinished, rank: int) -> Culprits:
+def _why_absent(table: CollectiveTable, collective: Unfinished, rank: int) -> Culprits:
     state = table.records[rank].state
     stack = state.stack
     if any(call.file.replace("\\", "/").endswith(_LOADER) for call in stack):
@@ -94,9 +96,9 @@ def _why_absent(table: CollectiveTable, item: Unfinished, rank: int) -> Culprits
         return Culprits("missing_collective", (rank,), "its process ended without entering it")
     if any(call.function in _TEARDOWN for call in stack):
         return Culprits("missing_collective", (rank,), "its program has ended its last collective and shuts down")
-    if _has_passed(table, item, rank):
+    if _has_passed(table, collective, rank):
         return Culprits("missing_collective", (rank,), "it entered collectives that follow this one")
-    peers_done = [table.records[peer].state.steps_done for peer in item.entered if peer in table.records]
+    peers_done = [table.records[peer].state.steps_done for peer in collective.entered if peer in table.records]
     if state.steps_done >= 0 and peers_done and state.steps_done > max(peers_done) >= 0:
         return Culprits("missing_collective", (rank,), f"it has ended step {state.steps_done}, unlike its peers")
     if stack:
@@ -118,7 +120,7 @@ def _describe_location(stack: Sequence[CodeLocation]) -> str:
     return f"{innermost}, called from {location}"
 
 
-def _has_passed(table: CollectiveTable, item: Unfinished, rank: int) -> bool:
+def _has_passed(table: CollectiveTable, collective: Unfinished, rank: int) -> bool:
     """Whether the last call of `rank` follows the collective in the program: a peer issued the same one after it, or
     has not issued it yet. If no peer shares its group, whether it departs from the rank's earlier steps."""
     own = table.by_rank[rank]
@@ -126,7 +128,7 @@ def _has_passed(table: CollectiveTable, item: Unfinished, rank: int) -> bool:
         return False
     last = own[-1]
     group = table.groups[last.group]
-    for peer, call in item.entered.items():
+    for peer, call in collective.entered.items():
         theirs = group.calls.get(last.sequence, {}).get(peer)
         if theirs is not None:
             return theirs.index > call.index

@@ -115,6 +115,7 @@ class _RecordDecoder:
             state=_decode_state(self.context),
             source=source,
             skipped=self.skipped,
+            has_starts=any(_has_start(entry) for entry in entries if isinstance(entry, dict)),
         )
 
     def _operation(self, entry: Any) -> Operation | None:
@@ -199,11 +200,12 @@ class _RecordDecoder:
         return groups
 
     def _status(self) -> dict[str, GroupStatus]:
-        """The last sequence numbers of each group, by name; the dump has them by the group's index."""
+        """Name of a process group -> the sequence numbers of the last collectives that this rank enqueued, started and
+        completed in it, -1 if unknown. The dump has them by the group's `pg_id`."""
         statuses = {}
         for key, status in _mapping(self.dump.get("pg_status")).items():
             status = _mapping(status)
-            name = self._group_names.get(_integer(key, -2), "")
+            name = self._group_names.get(_integer(key, -2), "")  # -2: unreadable, the id of no group
             if name:
                 statuses[name] = GroupStatus(
                     *(_integer(status.get(f"last_{word}_collective"), -1) for word in GroupStatus._fields)
@@ -217,6 +219,11 @@ def _state(entry: Mapping[str, Any], backend: str) -> int:
     if entry.get("time_discovered_completed_ns") or (backend == "gloo" and entry.get("retired") is True):
         return COMPLETED
     return max(state, STARTED) if entry.get("time_discovered_started_ns") else state
+
+
+def _has_start(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry shows that the device started it. Without timing, the recorder sees its end only."""
+    return bool(entry.get("time_discovered_started_ns")) or entry.get("state") == "started"
 
 
 def _decode_state(context: Mapping[str, Any]) -> RankState:

@@ -30,9 +30,9 @@ _REMEDIES: Mapping[str, str] = {
 
 
 def describe(
-    table: CollectiveTable, culprits: Culprits, item: Unfinished | None, warnings: tuple[str, ...]
+    table: CollectiveTable, culprits: Culprits, collective: Unfinished | None, warnings: tuple[str, ...]
 ) -> HangAnalysis:
-    """The verdict as plain data. `item`: the collective in which the culprits are missed or deviate, None if there is
+    """The verdict as plain data. `collective`: the one in which the culprits are missed or deviate, None if there is
     none; `warnings`: passed on, followed by those on incomplete records."""
     missing = tuple(rank for rank in range(table.world) if rank not in table.records)
     notes = [*warnings]
@@ -43,31 +43,31 @@ def describe(
         for rank, record in sorted(table.records.items())
         if record.skipped
     ]
-    group = table.groups[item.group] if item else None
-    call = _typical_call(item, culprits) if item else None
+    group = table.groups[collective.group] if collective else None
+    call = _typical_call(collective, culprits) if collective else None
     return HangAnalysis(
         kind=culprits.kind,
         ranks=culprits.ranks,
         alternatives=culprits.alternatives,
         group=group.name if group else "",
         description=group.description if group else "",
-        members=item.members if item else (),
-        sequence=item.sequence if item else -1,
+        members=collective.members if collective else (),
+        sequence=collective.sequence if collective else -1,
         operation=call.name if call else "",
-        summary=_summarize(culprits, item, call, group.name if group else ""),
-        evidence=_evidence(culprits, item, call),
+        summary=_summarize(culprits, collective, call, group.name if group else ""),
+        evidence=_evidence(culprits, collective, call),
         remedy=_REMEDIES[culprits.kind],
-        activities=tuple(_activity(table, item, rank) for rank in item.members) if item else (),
+        activities=tuple(_activity(table, collective, rank) for rank in collective.members) if collective else (),
         world=table.world,
         missing=missing,
         warnings=tuple(notes),
     )
 
 
-def _typical_call(item: Unfinished, culprits: Culprits) -> Call | None:
+def _typical_call(collective: Unfinished, culprits: Culprits) -> Call | None:
     """The call of a rank that is not a culprit, else of any rank; None if none entered."""
-    others = [call for rank, call in item.entered.items() if rank not in culprits.ranks]
-    return next(iter(others or item.entered.values()), None)
+    others = [call for rank, call in collective.entered.items() if rank not in culprits.ranks]
+    return next(iter(others or collective.entered.values()), None)
 
 
 def _describe_call(call: Call) -> str:
@@ -76,15 +76,19 @@ def _describe_call(call: Call) -> str:
     return f"{call.name} of {elements:,} {call.first.dtype}".rstrip() if elements else call.name
 
 
-def _summarize(culprits: Culprits, item: Unfinished | None, call: Call | None, group: str) -> str:
+def _summarize(culprits: Culprits, collective: Unfinished | None, call: Call | None, group: str) -> str:
     """One sentence with the verdict, the culprits and the collective."""
     label = words.HANGS[culprits.kind].label
     title = label[0].upper() + label[1:]
     if culprits.kind in ("no_hang", "cannot_tell") or (not culprits.ranks and culprits.kind != "network"):
         return f"{title}: {culprits.reason}."
-    subject = show_ranks(culprits.ranks) if culprits.ranks else f"{len(item.members) if item else 0} ranks"
-    where = f"{_describe_call(call)}, number {item.sequence} of group {group}" if item and call else "a collective"
-    mine = item.entered.get(culprits.ranks[0]) if item and culprits.ranks else None
+    subject = show_ranks(culprits.ranks) if culprits.ranks else f"{len(collective.members) if collective else 0} ranks"
+    where = (
+        f"{_describe_call(call)}, number {collective.sequence} of group {group}"
+        if collective and call
+        else "a collective"
+    )
+    mine = collective.entered.get(culprits.ranks[0]) if collective and culprits.ranks else None
     verb = {
         "missing_collective": f"did not enter {where}",
         "wrong_order": f"entered collectives in another order than the peers: expected was {where}",
@@ -94,19 +98,19 @@ def _summarize(culprits: Culprits, item: Unfinished | None, call: Call | None, g
         "data_loader": f"did not enter {where}",
         "device_stuck": f"entered {where}, and the device does not end it",
         "network": f"entered {where}, and it ends on no rank",
-        "dead_process": "ended" + (f"; the peers wait in {where}" if item and call else ""),
-        "stopped_process": "stopped" + (f"; the peers wait in {where}" if item and call else ""),
+        "dead_process": "ended" + (f"; the peers wait in {where}" if collective and call else ""),
+        "stopped_process": "stopped" + (f"; the peers wait in {where}" if collective and call else ""),
     }[culprits.kind]
     if mine is not None and culprits.kind in ("wrong_order", "wrong_size", "wrong_dtype", "missing_collective"):
         verb += f"; it entered {_describe_call(mine)}" if len(culprits.ranks) == 1 else ""
     return f"{title}: {subject} {verb}."
 
 
-def _evidence(culprits: Culprits, item: Unfinished | None, call: Call | None) -> str:
+def _evidence(culprits: Culprits, collective: Unfinished | None, call: Call | None) -> str:
     """The reason, the numbers of ranks that entered, and the line of code of the peers."""
     parts = [culprits.reason]
-    if item is not None:
-        parts.append(f"{len(item.entered)} of {len(item.members)} ranks entered")
+    if collective is not None:
+        parts.append(f"{len(collective.entered)} of {len(collective.members)} ranks entered")
     if call is not None and call.first.location is not None:
         parts.append(f"the peers issued it at {call.first.location}")
     if culprits.alternatives:
@@ -116,13 +120,13 @@ def _evidence(culprits: Culprits, item: Unfinished | None, call: Call | None) ->
     return f"{text[0].upper()}{text[1:]}."
 
 
-def _activity(table: CollectiveTable, item: Unfinished, rank: int) -> RankActivity:
+def _activity(table: CollectiveTable, collective: Unfinished, rank: int) -> RankActivity:
     """The activity of a member of the group, of the collective if it entered it, else of its last call."""
     record = table.records.get(rank)
     if record is None:
         return RankActivity(rank=rank, activity="no_record")
-    state, call = record.state, item.entered.get(rank)
-    ended = [own.sequence for own in table.by_rank[rank] if own.group == item.group and own.is_ended]
+    state, call = record.state, collective.entered.get(rank)
+    ended = [own.sequence for own in table.by_rank[rank] if own.group == collective.group and own.is_ended]
     last_ended = max(ended, default=-1)
     shown = call or next(iter(reversed(table.by_rank[rank])), None)
     location = shown.first.location if call and shown else user_location(state.stack)

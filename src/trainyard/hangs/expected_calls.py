@@ -32,8 +32,9 @@ def expected_calls(calls: Sequence[Call], end: int) -> list[Call]:
 
 
 def _previous_position(keys: Sequence[object]) -> tuple[int, int]:
-    """(Position, length) of the longest sequence of `keys` that equals the last ones and ends before the last position;
-    (-1, 0) if the last key occurs once. Of several, the latest."""
+    """(position of its last key, length) of the longest sequence of `keys` that equals the last ones and ends before
+    the last position; (-1, 0) if the last key occurs once. Of several, the latest. Sequences are compared up to
+    `_CONTEXT` keys, in the last `_HISTORY` positions. `keys`: one for each call of a rank, equal for equal calls."""
     last = len(keys) - 1
     best_position, best_length = -1, 0
     for position in range(last - 1, max(-1, last - 1 - _HISTORY), -1):

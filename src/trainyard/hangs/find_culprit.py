@@ -3,7 +3,8 @@
 1. A stopped or dead process is the cause, since it cannot enter anything.
 2. Otherwise the first collective is sought that does not wait for another one (`unfinished.py`).
 3. If its calls do not match, the ranks that deviate are the cause (`deviations.py`); if ranks did not enter it, they
-   are (`absent_ranks.py`); if all entered it with matching calls, a device or the network is.
+   are (`absent_ranks.py`), unless they left no record and that of a rank shows a stuck device
+   (`devices_without_peers.py`); if all entered it with matching calls, a device or the network is.
 4. If all unfinished collectives wait for each other, ranks entered them in different orders.
 """
 
@@ -17,6 +18,7 @@ from trainyard.hangs.absent_ranks import ended_or_stopped, why_absent
 from trainyard.hangs.collectives import Call, CollectiveTable
 from trainyard.hangs.describe_hang import describe
 from trainyard.hangs.deviations import Culprits, deviating_ranks, irregular_ranks, kind_of_order, uneven_culprits
+from trainyard.hangs.devices_without_peers import explain_missing_records, judge_devices_without_peers
 from trainyard.hangs.expected_calls import conforms, expected_calls
 from trainyard.hangs.flight_record import SCHEDULED, STARTED, FlightRecord
 from trainyard.hangs.unfinished import Unfinished, independent, unfinished_collectives
@@ -34,70 +36,77 @@ def find_culprit(
     """
     table = CollectiveTable(records, unreadable)
     unfinished = unfinished_collectives(table)
-    culprits, item = _decide(table, unfinished)
-    return describe(table, culprits, item, tuple(warnings))
+    culprits, collective = _decide(table, unfinished)
+    return describe(table, culprits, collective, tuple(warnings))
 
 
 def _decide(table: CollectiveTable, unfinished: list[Unfinished]) -> tuple[Culprits, Unfinished | None]:
     """The culprits, and the collective in which they are missed; None if no collective shows them."""
     if (culprits := ended_or_stopped(table)) is not None:
-        missed = [item for item in unfinished if set(culprits.ranks) & {*item.absent, *item.entered}]
-        return culprits, min(missed, key=lambda item: (not item.waits, item.created_ns), default=None)
-    waiting = [item for item in unfinished if item.waits]
-    differing = [item for item in unfinished if item.differs and not _is_transfer(item)]
-    judged = [(_judge(table, item), item) for item in independent(table, unfinished)]
+        missed = [
+            collective for collective in unfinished if set(culprits.ranks) & {*collective.absent, *collective.entered}
+        ]
+        return culprits, min(missed, key=lambda collective: (not collective.waits, collective.created_ns), default=None)
+    waiting = [collective for collective in unfinished if collective.waits]
+    differing = [collective for collective in unfinished if collective.differs and not _is_transfer(collective)]
+    judged = [(_judge(table, collective), collective) for collective in independent(unfinished)]
     if decided := [pair for pair in judged if pair[0].kind != "cannot_tell"]:
         return decided[0]
     if waiting and not judged:
         culprits = _judge_cycle(table, waiting)
-        return culprits, next((item for item in waiting if set(culprits.ranks) & set(item.absent)), waiting[0])
+        return culprits, next(
+            (collective for collective in waiting if set(culprits.ranks) & set(collective.absent)), waiting[0]
+        )
     if differing:
-        first = min(differing, key=lambda item: item.created_ns)
+        first = min(differing, key=lambda collective: collective.created_ns)
         return deviating_ranks(table, first.entered), first
-    culprits, item = _judge_without_waits(table, unfinished)
-    return judged[0] if judged and culprits.kind in ("cannot_tell", "no_hang") else (culprits, item)
+    culprits, collective = _judge_without_waits(table, unfinished)
+    return judged[0] if judged and culprits.kind in ("cannot_tell", "no_hang") else (culprits, collective)
 
 
-def _judge(table: CollectiveTable, item: Unfinished) -> Culprits:
+def _judge(table: CollectiveTable, collective: Unfinished) -> Culprits:
     """The culprits of a collective that does not wait for another one."""
-    if item.differs and not _is_transfer(item):
-        return deviating_ranks(table, item.entered)
-    if item.differs:
-        ranks = irregular_ranks(table, item.entered) or item.members
+    if collective.differs and not _is_transfer(collective):
+        return deviating_ranks(table, collective.entered)
+    if collective.differs:
+        ranks = irregular_ranks(table, collective.entered) or collective.members
         return Culprits("wrong_size", tuple(ranks), "sender and receiver use different numbers of elements")
-    if item.absent:
-        extra = irregular_ranks(table, item.entered)
-        is_minority = 0 < len(extra) == len(item.entered) < len(item.absent)
-        if is_minority and (expected := _expected_by_peers(table, item)):
-            kind, alternatives = kind_of_order(table, next(iter(item.entered.values())), expected)
+    if collective.absent:
+        extra = irregular_ranks(table, collective.entered)
+        is_minority = 0 < len(extra) == len(collective.entered) < len(collective.absent)
+        if is_minority and (expected := _expected_by_peers(table, collective)):
+            kind, alternatives = kind_of_order(table, next(iter(collective.entered.values())), expected)
             return Culprits(kind, extra, "it departs from its earlier steps, and its peers do not enter", alternatives)
-        return why_absent(table, item)
-    return uneven_culprits(table, item.entered) or _judge_device(table, item)
+        return judge_devices_without_peers(table, collective) or why_absent(table, collective)
+    return uneven_culprits(table, collective.entered) or _judge_device(table, collective)
 
 
-def _is_transfer(item: Unfinished) -> bool:
-    return any(call.first.is_p2p for call in item.entered.values())
+def _is_transfer(collective: Unfinished) -> bool:
+    return any(call.first.is_p2p for call in collective.entered.values())
 
 
-def _expected_by_peers(table: CollectiveTable, item: Unfinished) -> Call | None:
-    """The call that the history of the ranks which entered `item` predicts in its place; None if it predicts none."""
-    for rank, call in item.entered.items():
+def _expected_by_peers(table: CollectiveTable, collective: Unfinished) -> Call | None:
+    """The call that the history of the ranks which entered `collective` predicts in its place; None if it predicts
+    none."""
+    for rank, call in collective.entered.items():
         if expected := expected_calls(table.by_rank[rank], call.index):
             return expected[0]
     return None
 
 
-def _judge_device(table: CollectiveTable, item: Unfinished) -> Culprits:
+def _judge_device(table: CollectiveTable, collective: Unfinished) -> Culprits:
     """The culprit of a collective that all members entered with matching calls, by the state of each device."""
-    if len(item.members) < 2 or (table.world > len(table.records) and not table.is_world_known):
+    if len(collective.members) < 2 or (table.world > len(table.records) and not table.is_world_known):
+        if culprits := judge_devices_without_peers(table, collective):
+            return culprits
         missing = table.world - len(table.records)
         reason = f"the records of {missing or 'other'} ranks are missing, which may not have entered the collective"
-        return Culprits("cannot_tell", (), reason)
-    unended = {rank: call for rank, call in item.entered.items() if not call.is_ended}
+        return Culprits("cannot_tell", (), explain_missing_records(reason, table, collective))
+    unended = {rank: call for rank, call in collective.entered.items() if not call.is_ended}
     scheduled = tuple(sorted(rank for rank, call in unended.items() if call.state == SCHEDULED))
     started = tuple(sorted(rank for rank, call in unended.items() if call.state == STARTED))
     has_states = any(call.first.backend != "gloo" for call in unended.values())
-    everyone = len(item.entered)
+    everyone = len(collective.entered)
     if has_states and scheduled and len(scheduled) < everyone:
         reason = "its device has not started the collective, which the other devices have: earlier work does not end"
         return Culprits("device_stuck", scheduled, reason)
@@ -121,8 +130,8 @@ def _judge_cycle(table: CollectiveTable, waiting: list[Unfinished]) -> Culprits:
     differs from that of most ranks which are members of the same groups.
     """
     first_calls: dict[int, Call] = {}
-    for item in waiting:
-        for rank, call in item.entered.items():
+    for collective in waiting:
+        for rank, call in collective.entered.items():
             if not call.is_ended and (rank not in first_calls or call.index < first_calls[rank].index):
                 first_calls[rank] = call
     departures = {rank: call for rank in first_calls if (call := _departure(table, waiting, rank, first_calls[rank]))}
@@ -142,7 +151,7 @@ def _departure(table: CollectiveTable, waiting: list[Unfinished], rank: int, las
     """The first call with which a rank departs from its earlier steps, of those after its last call in a group whose
     collective it is missed in, up to `last`, in which it waits; None if it repeats its earlier steps."""
     calls = table.by_rank[rank]
-    missed = {item.group: item.sequence for item in waiting if rank in item.absent}
+    missed = {collective.group: collective.sequence for collective in waiting if rank in collective.absent}
     earlier = [call.index for call in calls if call.sequence < missed.get(call.group, 0)]
     first = max(earlier, default=last.index - 1) + 1
     return next((call for call in calls[first : last.index + 1] if conforms(calls, call.index) is False), None)
@@ -169,9 +178,13 @@ def _judge_without_waits(table: CollectiveTable, unfinished: list[Unfinished]) -
     failed = {rank for rank, record in table.records.items() if record.state.exit_code}
     if failed and (uneven := _uneven(table)) is not None:
         return uneven
-    late = [item for item in unfinished if any(rank in table.records and rank not in failed for rank in item.absent)]
+    late = [
+        collective
+        for collective in unfinished
+        if any(rank in table.records and rank not in failed for rank in collective.absent)
+    ]
     if late:
-        first = min(late, key=lambda item: item.created_ns)
+        first = min(late, key=lambda collective: collective.created_ns)
         return why_absent(table, first), first
     if not any(table.by_rank.values()):
         return Culprits("cannot_tell", (), "the records hold no collective"), None

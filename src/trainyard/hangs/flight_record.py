@@ -118,7 +118,8 @@ class FlightRecord(NamedTuple):
     `world`: number of ranks in the job, 0 if unknown; `job`: id of the job, empty if unknown; `version`: that of the
     recorder's format; `operations`: in the order in which they were issued, oldest first; `groups`, `status`: by name
     of the process group; `state`: of the rank's process; `source`: name of the file; `skipped`: number of entries that
-    could not be read.
+    could not be read; `has_starts`: whether the recorder noted the start of operations on the device, so that SCHEDULED
+    means that the device has not started the operation.
     """
 
     rank: int
@@ -131,3 +132,4 @@ class FlightRecord(NamedTuple):
     state: RankState = RankState()
     source: str = ""
     skipped: int = 0
+    has_starts: bool = False

@@ -84,29 +84,31 @@ def _unfinished_transfers(table: CollectiveTable) -> list[Unfinished]:
     return listed
 
 
-def independent(table: CollectiveTable, unfinished: list[Unfinished]) -> list[Unfinished]:
+def independent(unfinished: list[Unfinished]) -> list[Unfinished]:
     """Those collectives of `unfinished` that do not wait for another one of the list, earliest first; empty if they all
     wait for each other.
 
     A collective waits for another one if a member that did not enter it waits in that one, or if a member issued it
     after that one and has not started it. A collective whose operations differ does not wait for another.
     """
-    waiting = [item for item in unfinished if item.waits]
-    free = [item for item in waiting if not any(_waits_for(table, item, other) for other in waiting)]
-    return sorted(free, key=lambda item: (not item.differs, item.created_ns))
+    waiting = [collective for collective in unfinished if collective.waits]
+    free = [collective for collective in waiting if not any(_waits_for(collective, other) for other in waiting)]
+    return sorted(free, key=lambda collective: (not collective.differs, collective.created_ns))
 
 
-def _waits_for(table: CollectiveTable, item: Unfinished, other: Unfinished) -> bool:
-    """Whether `item` cannot end before `other` does."""
-    if item is other or item.differs:
+def _waits_for(collective: Unfinished, other: Unfinished) -> bool:
+    """Whether `collective` cannot end before `other` does: a member that did not enter `collective` waits in
+    `other`, or a member enqueued `collective` after `other` and has not started it."""
+    if collective is other or collective.differs:
         return False
-    if any(rank in other.entered and not other.entered[rank].is_ended for rank in item.absent):
+    if any(rank in other.entered and not other.entered[rank].is_ended for rank in collective.absent):
         return True
     return any(
         call.state < STARTED and rank in other.entered and _is_blocked_by(call, other.entered[rank])
-        for rank, call in item.entered.items()
+        for rank, call in collective.entered.items()
     )
 
 
 def _is_blocked_by(call: Call, earlier: Call) -> bool:
+    """Whether `earlier`, of the same rank, was enqueued before `call` and has not ended."""
     return earlier.index < call.index and not earlier.is_ended

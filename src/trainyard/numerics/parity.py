@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf, isfinite
 from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from trainyard.errors import BadInput, BadJob, MissingLibrary, RankDied
-from trainyard.job import Job, Layout
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.numerics.parity_trial import Trial
+from trainyard.numerics.rounding_tolerance import StepTolerance, relative_error, step_tolerances, tolerance_rule
 from trainyard.train.step.outcome import Outcome
 
 STEPS = 4
-TOLERANCE = {"float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 2e-3, "float8": 5e-2}
-"""Dtype -> largest relative error allowed of any step's loss or gradient norm. A different order of summation changes
-some units in the last place (2^-24, 2^-11, 2^-9, 2^-4), and that grows over a few steps."""
 
 _SELF_COMPARISON = "one process, compared with itself: that does not test a layout"
 
-Run = Callable[[Job, int], Trial]
-"""(job, number of steps) -> loss and gradient norm of each step."""
+Run = Callable[[Job, int, int], Trial]
+"""(job, number of steps, number of jittered replicas) -> loss and gradient norm of each step."""
 
 
 class ParityMix(NamedTuple):
@@ -31,16 +31,34 @@ class ParityMix(NamedTuple):
     job: Job
 
 
+class Deviation(msgspec.Struct, frozen=True, kw_only=True):
+    """How a loss or gradient norm deviates from that of one process. `error`: relative, of the step (from 0) where it
+    is the largest part of its `tolerance`; None if it is not finite."""
+
+    error: float | None
+    tolerance: float
+    step: int
+
+    @property
+    def fraction(self) -> float:
+        """The error as a fraction of the tolerance."""
+        return inf if self.error is None else self.error / self.tolerance
+
+    @property
+    def error_text(self) -> str:
+        """The error with two digits."""
+        return "not finite" if self.error is None else f"{self.error:.1e}" if self.error else "0"
+
+
 class Parity(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of one mix. `loss_error`, `grad_norm_error`: largest relative error over the steps, None if it did not
+    """The result of one mix. `loss`, `grad_norm`: how they deviate from those of one process, None if the mix did not
     run. `dtype`: the number format of both sides."""
 
     mix: str
     ranks: int
     dtype: str
-    loss_error: float | None = None
-    grad_norm_error: float | None = None
-    tolerance: float
+    loss: Deviation | None = None
+    grad_norm: Deviation | None = None
     verdict: Literal["equal", "different", "refused"]
     reason: str = ""
     seconds: float
@@ -60,78 +78,83 @@ def alone(job: Job) -> Job:
         compile=False,
         num_workers=0,
         pin_memory=False,
+        device_prefetch=False,
     )
     return replace(job, layout=Layout(), recipe=recipe)
 
 
+class _Reference(NamedTuple):
+    """Outcomes of one process, and the tolerances of each step from its replicas."""
+
+    outcomes: Sequence[Outcome]
+    tolerances: Sequence[StepTolerance]
+
+
 def compare(mixes: Iterable[ParityMix], run: Run, steps: int = STEPS) -> Iterator[Parity]:
-    """Yields one result per mix as it completes. Mixes with the same one-process reference share one run of it.
-    `steps`: trained on each side. A mix that cannot be trained is `refused`; one whose rank died is `different`."""
-    outcomes_by_reference: dict[bytes, Sequence[Outcome]] = {}
+    """Yields one result per mix as it completes. Mixes with the same one-process reference share one run of it and of
+    its replicas. `steps`: trained on each side. A mix that cannot be trained is `refused`; one whose rank died is
+    `different`. Raises `BadInput` if no step was trained."""
+    rule = tolerance_rule(steps)
+    references: dict[bytes, _Reference] = {}
     for mix in mixes:
         try:
-            parallel_trial = run(mix.job, steps)
+            parallel_trial = run(mix.job, steps, 0)
         except (BadJob, MissingLibrary) as error:
             yield _unfinished(mix, "refused", str(error))
             continue
         except RankDied as error:
             yield _unfinished(mix, "different", str(error).strip().splitlines()[-1])
             continue
-        reference = alone(mix.job)
-        key = msgspec.json.encode(reference)
-        if key not in outcomes_by_reference:
-            outcomes_by_reference[key] = run(reference, steps).outcomes
-        yield _compare_steps(mix, parallel_trial, outcomes_by_reference[key], is_reference=reference == mix.job)
+        job = alone(mix.job)
+        key = msgspec.json.encode(replace(job, name=""))
+        if key not in references:
+            trial = run(job, steps, rule.replicas)
+            references[key] = _Reference(trial.outcomes, step_tolerances(rule, trial.outcomes, trial.replicas))
+        yield _compare_steps(mix, parallel_trial, references[key], is_reference=job == mix.job)
 
 
 def _unfinished(mix: ParityMix, verdict: Literal["different", "refused"], reason: str) -> Parity:
     """The result of a mix that did not finish its steps for `reason`."""
-    recipe = mix.job.recipe
     return Parity(
         mix=mix.name,
         ranks=mix.job.layout.ranks,
-        dtype=recipe.dtype,
-        tolerance=TOLERANCE.get(recipe.dtype, 0.0),
+        dtype=mix.job.recipe.dtype,
         verdict=verdict,
         reason=reason,
         seconds=0.0,
     )
 
 
-def _compare_steps(mix: ParityMix, parallel_trial: Trial, reference: Sequence[Outcome], is_reference: bool) -> Parity:
+def _compare_steps(mix: ParityMix, parallel_trial: Trial, reference: _Reference, is_reference: bool) -> Parity:
     """Compares losses and gradient norms of the parallel run with those of the single-rank `reference`, step by step.
     `is_reference`: the mix is its own reference, as it runs on one rank."""
-    tolerance = TOLERANCE[mix.job.recipe.dtype]
-    loss_error = _largest_error(
-        [(step.loss, expected.loss) for step, expected in zip(parallel_trial.outcomes, reference)]
+    steps = list(zip(parallel_trial.outcomes, reference.outcomes, reference.tolerances))
+    if not steps:
+        raise BadInput("0 steps were trained, so there is nothing to compare.", "Train at least 1 step.")
+    loss = _largest_deviation([(relative_error(step.loss, ref.loss), limit.loss) for step, ref, limit in steps])
+    grad_norm = _largest_deviation(
+        [(relative_error(step.grad_norm, ref.grad_norm), limit.grad_norm) for step, ref, limit in steps]
     )
-    norm_error = _largest_error(
-        [(step.grad_norm, expected.grad_norm) for step, expected in zip(parallel_trial.outcomes, reference)]
-    )
-    equal = loss_error <= tolerance and norm_error <= tolerance
-    wrong = " and ".join(
-        name for name, error in (("loss", loss_error), ("gradient norm", norm_error)) if not error <= tolerance
-    )
+    wrong = [
+        f"the relative error of the {name} in step {deviation.step}, {deviation.error_text}, exceeds the "
+        f"{deviation.tolerance:.1e} that rounding explains"
+        for name, deviation in (("loss", loss), ("gradient norm", grad_norm))
+        if deviation.fraction > 1
+    ]
     return Parity(
         mix=mix.name,
         ranks=mix.job.layout.ranks,
         dtype=mix.job.recipe.dtype,
-        loss_error=loss_error,
-        grad_norm_error=norm_error,
-        tolerance=tolerance,
-        verdict="equal" if equal else "different",
-        reason=f"{wrong} off by more than {tolerance:g}" if not equal else _SELF_COMPARISON if is_reference else "",
+        loss=loss,
+        grad_norm=grad_norm,
+        verdict="different" if wrong else "equal",
+        reason="; ".join(wrong) or (_SELF_COMPARISON if is_reference else ""),
         seconds=round(parallel_trial.seconds, 2),
     )
 
 
-def _largest_error(pairs: Sequence[tuple[float, float]]) -> float:
-    """The largest relative error of (value, expected) pairs; infinite if it is not a number, or if a value differs from
-    an expected 0. Raises `BadInput` without pairs."""
-    if not pairs:
-        raise BadInput("0 steps were trained, so there is nothing to compare.", "Train at least 1 step.")
-    errors = [
-        0.0 if value == expected else abs(value - expected) / abs(expected) if expected else float("inf")
-        for value, expected in pairs
-    ]
-    return max(float("inf") if error != error else error for error in errors)  # NaN is not equal to itself
+def _largest_deviation(errors: Sequence[tuple[float, float]]) -> Deviation:
+    """The deviation of the step whose error is the largest part of its tolerance, from (error, tolerance) per step."""
+    step = max(range(len(errors)), key=lambda number: errors[number][0] / errors[number][1])
+    error, tolerance = errors[step]
+    return Deviation(error=error if isfinite(error) else None, tolerance=tolerance, step=step)

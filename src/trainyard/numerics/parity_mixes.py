@@ -12,10 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
 from trainyard.job_file import parse
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.numerics.parity import ParityMix
+from trainyard.recipe import Recipe
 
 _MODEL = Model(layers=2, hidden_size=32, ffn_hidden_size=64, heads=4, kv_heads=2, head_dim=8)
 _EXPERTS = replace(_MODEL, experts=4, top_k=2, moe_ffn_hidden_size=32, shared_experts=1)
@@ -63,6 +65,24 @@ def _data() -> Iterator[ParityMix]:
     yield _mix("FSDP2: GPT", _GPT, dp_shard=2)
     yield _mix("FSDP2 on 4", dp_shard=4)
     yield _mix("HSDP", dp_replicate=2, dp_shard=2)
+
+
+def _shares() -> Iterator[ParityMix]:
+    """Mixes of data parallelism with unequal batch shares."""
+    yield _mix("DDP, shares 3:1", dp_replicate=2, batch_shares=(3, 1))
+    yield _mix("DDP, shares 3:1: aux loss", _MOE_LOSS, dp_replicate=2, batch_shares=(3, 1))
+    yield _mix("DDP, shares 3:1: float16", dp_replicate=2, dtype="float16", batch_shares=(3, 1))
+    yield _mix("ZeRO-1, shares 1:3", dp_shard=2, zero=1, batch_shares=(1, 3))
+    kept_gathered: dict[str, Any] = {"dp_shard": 2, "reshard_after_forward": "never"}
+    yield _mix("FSDP2, ZeRO-2, shares 3:1", dp_shard=2, zero=2, batch_shares=(3, 1))
+    yield _mix("FSDP2, ZeRO-3, shares 3:1", dp_shard=2, batch_shares=(3, 1))
+    yield _mix("FSDP2, never resharded, shares 1:3", **kept_gathered, batch_shares=(1, 3), activation_checkpoint="full")
+    hybrid: dict[str, Any] = {"dp_replicate": 2, "dp_shard": 2, "micro_batch_size": 1}
+    yield _mix("HSDP, shares 3:1", **hybrid, batch_shares=(3, 1))
+    yield _mix("HSDP, ZeRO-2, shares 1:2:4:1", **hybrid, zero=2, batch_shares=(1, 2, 4, 1))
+    yield _mix("EP x HSDP, shares 3:1", _MOE, **hybrid, ep=2, batch_shares=(3, 1))
+    yield _mix("CP x FSDP2, ZeRO-2, shares 1:3", cp=2, dp_shard=2, zero=2, batch_shares=(1, 3))
+    yield _mix("PP x DDP, shares 3:1", pp=2, schedule="1f1b", dp_replicate=2, batch_shares=(3, 1))
 
 
 def _tensor() -> Iterator[ParityMix]:
@@ -165,6 +185,7 @@ def _others() -> Iterator[ParityMix]:
         job = _preset("vision" if preset in ("tiny-vit", "tiny-resnet") else "diffusion", preset)
         for label, layout in data_layouts.items():
             yield _mix(f"{preset.removeprefix('tiny-')}, {label}", job, **layout)
+    yield _mix("resnet, DDP, shares 3:1", _preset("vision", "tiny-resnet"), dp_replicate=2, batch_shares=(3, 1))
     yield _mix("vit, TP x FSDP2", _preset("vision", "tiny-vit"), tp=2, dp_shard=2)
     for preset in ("tiny-dit", "tiny-flux", "tiny-dit-plain"):
         yield _mix(f"{preset.removeprefix('tiny-')}, TP", _preset("diffusion", preset), tp=2)
@@ -172,6 +193,13 @@ def _others() -> Iterator[ParityMix]:
         job = _preset("recommender", "tiny-dlrm", f', tables = "{tables}"')
         for label, layout in {**data_layouts, "HSDP": {"dp_replicate": 2, "dp_shard": 2}}.items():
             yield _mix(f"dlrm, {label}, tables {tables}", job, **layout)
+    for tables, layout in {
+        "replicated": {"dp_replicate": 2},
+        "by_row": {"dp_shard": 2},
+        "by_table": {"dp_replicate": 2},
+    }.items():
+        job = _preset("recommender", "tiny-dlrm", f', tables = "{tables}"')
+        yield _mix(f"dlrm, row-wise AdaGrad, tables {tables}", job, **layout, embedding_optimizer="rowwise_adagrad")
 
 
 def _preset(workload: str, name: str, more_sizes: str = "") -> Job:
@@ -191,6 +219,7 @@ def _preset(workload: str, name: str, more_sizes: str = "") -> Job:
 
 MIXES: tuple[ParityMix, ...] = (
     *_data(),
+    *_shares(),
     *_tensor(),
     *_context(),
     *_pipeline(),

@@ -204,9 +204,10 @@ def sample_files(folder: Path) -> list[Path]:
 
 
 def rank_files(folder: Path, *endings: str, ranks: int = 0) -> list[Path]:
-    """Regular files `rank<N><ending>` in `folder`, by number N, without those of unfinished writes.
+    """Regular files `rank<N><ending>` in `folder`, sorted by rank N.
 
-    `endings`: with their dots, such as `.json.gz`; `ranks`: if not 0, only the files of the first `ranks` ranks.
+    Files still being written are named `.NAME.part`, and do not match. `endings`: with their dots, such as `.json.gz`;
+    `ranks`: if not 0, only files with N < `ranks`.
     """
     matches = [(path, _RANK.match(path.name)) for path in folder.glob("rank*")]
     numbered = sorted(

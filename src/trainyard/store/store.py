@@ -27,6 +27,7 @@ from trainyard.record import Run
 from trainyard.store import run_damage, tags
 from trainyard.store import run_folder as folders
 from trainyard.store.disk_space import writing
+from trainyard.store.index.followed_index import FollowedIndex
 from trainyard.store.index.postgres import PostgresBase
 from trainyard.store.index.run_index import Base, Index, RunRow, run_folders
 from trainyard.store.index.sqlite_index import LocalBase
@@ -142,6 +143,10 @@ class Store:
         if not self.root.is_dir():
             return []
         return self._index.rows()
+
+    def followed(self) -> FollowedIndex:
+        """The rows of this store, for a process that lists them again and again."""
+        return FollowedIndex(self._index, self.runs)
 
     def reindex(self) -> int:
         """Rebuild the index from the folders; return the number of runs.

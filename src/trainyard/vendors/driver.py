@@ -15,10 +15,14 @@ from trainyard.ledger import Account
 from trainyard.machine import Claim, find_device
 from trainyard.record import DeviceSeen
 from trainyard.vendors import kernel_names
+from trainyard.vendors.mig import SLICE
 
 _TOOL_TIMEOUT_S = 20
 _MIN_UUID_CHARACTERS = 5
 """Characters from which an entry of a visibility variable can be the beginning of a UUID, which starts with GPU-."""
+
+_VERSIONS = ("driver", "cuda_driver", "compute_capability")
+"""Facts that the GPUs of a host are assumed to share."""
 
 
 class DriverError(Exception):
@@ -65,22 +69,29 @@ def select_visible(devices: Sequence[DeviceSeen], *variables: str) -> tuple[Devi
     """Returns the devices that the first variable set in the environment makes visible (`CUDA_VISIBLE_DEVICES=2,0`),
     renumbered in its order; all devices if none of `variables` is set.
 
-    Each entry of the variable is an index, the beginning of a `uuid` fact, or a MIG slice, whose only known property is
-    its parent's name. The first unknown entry ends the list, as in the drivers."""
+    Each entry of the variable is an index, or the beginning of a `uuid` fact; of a MIG slice that is not among
+    `devices`, only the first GPU's name and version numbers are known. The first unknown entry ends the list, as in the
+    drivers."""
     entries = next((os.environ[name] for name in variables if name in os.environ), None)
     if entries is None:
         return tuple(devices)
     selected: list[DeviceSeen] = []
     for entry in filter(None, (part.strip() for part in entries.split(","))):
-        if entry.startswith("MIG-") and devices:
-            matches = [replace(devices[0], name=f"{devices[0].name} MIG", memory_bytes=0, facts={"uuid": entry})]
-        else:
-            is_uuid = len(entry) >= _MIN_UUID_CHARACTERS
-            matches = [d for d in devices if entry == str(d.index) or (is_uuid and _uuid(d).startswith(entry))]
+        is_uuid = len(entry) >= _MIN_UUID_CHARACTERS
+        matches = [d for d in devices if entry == str(d.index) or (is_uuid and _uuid(d).startswith(entry))]
+        if not matches and entry.startswith("MIG-") and devices:
+            matches = [_unlisted_slice(devices[0], entry)]
         if not matches:
             break
         selected.append(replace(matches[0], index=len(selected)))
     return tuple(selected)
+
+
+def _unlisted_slice(gpu: DeviceSeen, entry: str) -> DeviceSeen:
+    """A MIG slice of unknown memory, on a GPU like `gpu`, by its `entry` in a visibility variable."""
+    versions = {name: gpu.facts[name] for name in _VERSIONS if name in gpu.facts}
+    name = gpu.name.partition(" MIG")[0]
+    return replace(gpu, name=f"{name} MIG", memory_bytes=0, facts={**versions, "uuid": entry, "mig": SLICE})
 
 
 def _uuid(device: DeviceSeen) -> str:

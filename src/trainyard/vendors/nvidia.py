@@ -6,10 +6,12 @@ what changes during a run, such as clocks.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainyard.record import DeviceSeen
+from trainyard.vendors import mig
 from trainyard.vendors.driver import Catalogue, DriverError, parse_int, run_tool, select_visible
 
 _MIB = 2**20
@@ -21,7 +23,12 @@ _SLOWDOWNS = {
     0x80: "power brake",
 }
 """Bits of NVML's clock throttle reasons (nvmlClocksThrottleReasons) that slow work down."""
-_DEVICE_FIELDS = ("index", "name", "memory.total", "uuid", "driver_version", "pci.bus_id", "compute_cap", "power.limit")
+_DEVICE_FIELDS = (
+    "index", "name", "memory.total", "uuid", "driver_version", "pci.bus_id", "compute_cap", "power.limit",
+    "compute_mode", "mig.mode.current",
+)  # fmt: skip
+_COMPUTE_MODES = ("", "exclusive_thread", "prohibited", "exclusive_process")
+"""NVML's compute modes (nvmlComputeMode_t) in order; empty for the default, in which processes share the device."""
 _TELEMETRY_FIELDS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu", "pstate")
 
 
@@ -29,11 +36,16 @@ class Nvidia(Catalogue):
     """The `Vendor` of CUDA devices."""
 
     def devices(self) -> Sequence[DeviceSeen]:
-        """The devices that CUDA_VISIBLE_DEVICES makes visible; empty if the driver is missing or broken."""
+        """The devices that CUDA_VISIBLE_DEVICES makes visible; empty if the driver is missing or broken. In place of a
+        GPU in MIG mode, its slices, if it has any."""
         try:
-            devices = _read_by_library(_describe_device) or _devices_by_nvidia_smi()
+            devices = [
+                device for devices_of_gpu in _read_by_library(_describe_devices) for device in devices_of_gpu
+            ] or _devices_by_nvidia_smi()
         except DriverError:
             return ()
+        if "CUDA_VISIBLE_DEVICES" not in os.environ:
+            return mig.visible_by_default(devices)
         return select_visible(devices, "CUDA_VISIBLE_DEVICES")
 
     def telemetry(self) -> Mapping[str, str]:
@@ -78,8 +90,30 @@ def _read_by_library(read_device: Callable[[Any, Any, int], Any]) -> list[Any]:
         pynvml.nvmlShutdown()
 
 
+def _describe_devices(nvml: Any, handle: Any, index: int) -> list[DeviceSeen]:
+    """The slices of a GPU in MIG mode, or the GPU itself, from NVML."""
+    gpu = _describe_device(nvml, handle, index)
+    return (_describe_slices(nvml, handle, gpu) if gpu.facts.get("mig") == "on" else []) or [gpu]
+
+
+def _describe_slices(nvml: Any, handle: Any, gpu: DeviceSeen) -> list[DeviceSeen]:
+    """The MIG slices of a GPU from NVML; numbers of slices that do not exist are left out."""
+    slices: list[DeviceSeen] = []
+    for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        try:
+            slice_handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+        except nvml.NVMLError:
+            continue
+        name = _decode_text(nvml.nvmlDeviceGetName(slice_handle))
+        memory_bytes = int(nvml.nvmlDeviceGetMemoryInfo(slice_handle).total)
+        uuid = _decode_text(nvml.nvmlDeviceGetUUID(slice_handle))
+        slices.append(mig.slice_of(gpu, name if "MIG" in name else f"{name} MIG", memory_bytes, uuid))
+    return slices
+
+
 def _describe_device(nvml: Any, handle: Any, index: int) -> DeviceSeen:
-    """A device's name, memory and facts (UUID, driver, PCI address, power limit in W, MIG mode) from NVML."""
+    """A device's name, memory and facts (UUID, driver, PCI address, power limit in W, MIG mode, and the compute mode
+    if it is not the default) from NVML."""
     facts = {
         "uuid": _read_fact(nvml, lambda h: _decode_text(nvml.nvmlDeviceGetUUID(h)), handle),
         "driver": _read_fact(nvml, lambda _: nvml.nvmlSystemGetDriverVersion(), handle),
@@ -90,6 +124,7 @@ def _describe_device(nvml: Any, handle: Any, index: int) -> DeviceSeen:
         ),
         "power_limit_w": _read_fact(nvml, lambda h: nvml.nvmlDeviceGetEnforcedPowerLimit(h) // 1000, handle),
         "mig": _read_fact(nvml, lambda h: ("off", "on")[nvml.nvmlDeviceGetMigMode(h)[0]], handle),
+        "compute_mode": _read_fact(nvml, lambda h: _COMPUTE_MODES[nvml.nvmlDeviceGetComputeMode(h)], handle),
     }
     return DeviceSeen(
         index=index,
@@ -142,23 +177,34 @@ def _decode_text(value: object) -> str:
 
 def _devices_by_nvidia_smi() -> list[DeviceSeen]:
     """The devices that nvidia-smi lists; empty if it is not installed. Raises `DriverError`."""
+    gpus = [_describe_row(row) for row in _query_nvidia_smi(_DEVICE_FIELDS)]
+    has_mig = any(gpu.facts.get("mig") == "on" for gpu in gpus)
+    listed = mig.parse_list(run_tool("nvidia-smi", "-L") or "") if has_mig else {}
+    return [device for gpu in gpus for device in mig.slices_by_list(gpu, listed) or [gpu]]
+
+
+def _describe_row(row: Mapping[str, str]) -> DeviceSeen:
+    """A GPU with its facts, from the fields of nvidia-smi (field -> text)."""
     field_of_fact = {
         "uuid": "uuid",
         "driver": "driver_version",
         "pci": "pci.bus_id",
         "compute_capability": "compute_cap",
     }
-    return [
-        DeviceSeen(
-            index=parse_int(row["index"]),
-            name=row["name"],
-            vendor="nvidia",
-            memory_bytes=parse_int(row["memory.total"]) * _MIB,
-            facts={fact: row[field] for fact, field in field_of_fact.items() if _is_reported(row[field])}
-            | ({"power_limit_w": str(parse_int(row["power.limit"]))} if _is_reported(row["power.limit"]) else {}),
-        )
-        for row in _query_nvidia_smi(_DEVICE_FIELDS)
-    ]
+    facts = {fact: row[field] for fact, field in field_of_fact.items() if _is_reported(row[field])}
+    if _is_reported(row["power.limit"]):
+        facts["power_limit_w"] = str(parse_int(row["power.limit"]))
+    if row["mig.mode.current"] in ("Enabled", "Disabled"):
+        facts["mig"] = "on" if row["mig.mode.current"] == "Enabled" else "off"
+    if (mode := row["compute_mode"].lower()) in _COMPUTE_MODES and mode:
+        facts["compute_mode"] = mode
+    return DeviceSeen(
+        index=parse_int(row["index"]),
+        name=row["name"],
+        vendor="nvidia",
+        memory_bytes=parse_int(row["memory.total"]) * _MIB,
+        facts=facts,
+    )
 
 
 def _query_nvidia_smi(fields: tuple[str, ...]) -> list[dict[str, str]]:

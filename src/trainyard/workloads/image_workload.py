@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from trainyard.cost import Operation
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
+from trainyard.recipe import Recipe
 from trainyard.train.step.outcome import Training
 from trainyard.workloads.ops.tally import Tally
 

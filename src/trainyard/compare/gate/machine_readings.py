@@ -35,7 +35,7 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_changed_readings(pairs: Sequence[Pair], alpha: float) -> tuple[MachineReading, ...]:
-    """The readings that changed, the most significant first; `alpha` is the error rate of all of them together."""
+    """The readings that changed, the most significant first. `alpha`: family-wise error rate over all readings."""
     names = sorted({name for pair in pairs for name in _parse_readings(pair.base)})
     tested = [reading for name in names if (reading := _test_reading(name, pairs))]
     adjusted = [msgspec.structs.replace(reading, p_value=min(1.0, reading.p_value * len(tested))) for reading in tested]

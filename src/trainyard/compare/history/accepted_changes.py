@@ -88,7 +88,8 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return None
 
     def list_unmatched(self, points: tuple[SeriesPoint, ...], metric: str) -> list[str]:
-        """A line for each entry that matches no point or has an unknown metric."""
+        """A line for each entry that matches no point or has an unknown metric. `points`: the runs of the series;
+        `metric`: the metric whose history they are."""
         entries = [("accepted", entry) for entry in self.accepted] + [("reset", entry) for entry in self.reset]
         lines = [
             f"{entry.label} is named under {table}, but is not in this series."

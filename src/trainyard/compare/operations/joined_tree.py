@@ -17,7 +17,8 @@ from trainyard.operation_tree import IDLE, OperationNode, OperationTree
 
 
 class JoinedNode(msgspec.Struct, frozen=True):
-    """`before`, `after`: rows in the two trees, -1 for none; of a group of fused or split operations both are -1, and
+    """`kind`: that of the operation, as `OperationNode.kind`; `match`: how it was matched. `before`, `after`: rows in
+    the two trees, -1 for none; of a group of fused or split operations both are -1, and
     the operations are its children. `parent`: its row in `JoinedTree.nodes`, -1 for the root; `label`: the one after,
     if there is one."""
 
@@ -55,29 +56,39 @@ def join_trees(before: OperationTree, after: OperationTree, matches: Matches) ->
         own_ns.append(tuple(tree.nodes[row].own_ns if row >= 0 else 0 for tree, row in sides))
         return len(nodes) - 1
 
-    def add_group(index: int) -> int:
-        """The joined row of the common parent of a group, which is appended at its first use."""
+    def group_row(index: int) -> int:
+        """The joined row of the node under which the operations of the fused or split group `index` are placed;
+        appended at its first use, below the matched parent `group.parent`."""
         if index not in joined_groups:
             group = matches.groups[index]
             label = " + ".join(sorted({before.nodes[row].label for row in group.before})) + " → "
             label += " + ".join(sorted({after.nodes[row].label for row in group.after}))
             kind = after.nodes[group.after[0]].kind
-            joined_groups[index] = add(JoinedNode(label, kind, group.kind, joined_after[group.parent]))
+            joined_groups[index] = add(
+                JoinedNode(label=label, kind=kind, match=group.match, parent=joined_after[group.parent])
+            )
         return joined_groups[index]
 
     for row, node in enumerate(after.nodes):
         parent = joined_after[node.parent] if row else -1
         if row in groups_of_after:
-            parent = add_group(groups_of_after[row])
+            parent = group_row(groups_of_after[row])
         match = matches.kinds[before_of[row]] if row in before_of else _unmatched(node, "added")
-        joined_after[row] = add(JoinedNode(node.label, node.kind, match, parent, before_of.get(row, -1), row))
+        joined_after[row] = add(
+            JoinedNode(
+                label=node.label, kind=node.kind, match=match, parent=parent, before=before_of.get(row, -1), after=row
+            )
+        )
         if row in before_of:
             joined_before[before_of[row]] = joined_after[row]
     for row, node in enumerate(before.nodes):
         if row not in joined_before:
             group = groups_of_before.get(row)
-            parent = joined_before[node.parent] if group is None else add_group(group)
-            joined_before[row] = add(JoinedNode(node.label, node.kind, _unmatched(node, "removed"), parent, row))
+            parent = joined_before[node.parent] if group is None else group_row(group)
+            match = _unmatched(node, "removed")
+            joined_before[row] = add(
+                JoinedNode(label=node.label, kind=node.kind, match=match, parent=parent, before=row)
+            )
     return JoinedTree(tuple(nodes), np.array(own_ns, np.int64).T)
 
 

@@ -67,7 +67,11 @@ def find_changes(before: OperationTree, after: OperationTree) -> OperationChange
 
 
 class _Selection:
-    """The selection of the nodes to report. A set of nodes is a list of joined rows."""
+    """The selection of the nodes to report. A set of nodes is a list of joined rows.
+
+    By joined row: `change_ns`, by how much a node with its subtree became longer; `peak_ns`, the largest absolute
+    change in its subtree. `small_ns`: changes below it are small.
+    """
 
     def __init__(self, before: OperationTree, after: OperationTree, joined: JoinedTree) -> None:
         self.before, self.after, self.nodes = before, after, joined.nodes
@@ -131,7 +135,8 @@ class _Selection:
                 self.areas.append(rows)
 
     def _explaining(self, change: int, kind: int, children: list[int]) -> list[list[int]]:
-        """Sets of children that explain a change of their parents, empty if they do not.
+        """Sets of children that explain a change of their parents, empty if they do not. `change`: of all parents, in
+        ns; `kind`: that of the parents; `children`: joined rows.
 
         A step and a phase are divided in any case. For others, these are a single child or several with the same name
         and kind of match; for a module, up to three sets in the same direction. If the children's changes cancel each
@@ -142,15 +147,15 @@ class _Selection:
             node = self.nodes[row]
             by_name[strip_instance(node.label), node.kind, node.match].append(row)
         sets: list[list[int]] = []
-        for alike in by_name.values():
-            total = sum(self.change_ns[row] for row in alike)
-            largest = max(alike, key=lambda row: abs(self.change_ns[row]))
-            is_one = abs(self.change_ns[largest]) >= _MOST * abs(total) and len(alike) > 1
-            gross = sum(abs(self.change_ns[row]) for row in alike)
-            if is_one or gross > 2 * abs(total):
-                sets.extend([row] for row in alike)
+        for rows in by_name.values():
+            total = sum(self.change_ns[row] for row in rows)
+            largest = max(rows, key=lambda row: abs(self.change_ns[row]))
+            is_single_cause = abs(self.change_ns[largest]) >= _MOST * abs(total) and len(rows) > 1
+            gross = sum(abs(self.change_ns[row]) for row in rows)
+            if is_single_cause or gross > 2 * abs(total):
+                sets.extend([row] for row in rows)
             else:
-                sets.append(alike)
+                sets.append(rows)
         sizes = [(sum(self.change_ns[row] for row in rows), rows) for rows in sets]
         sizes.sort(key=lambda item: -abs(item[0]))
         peak_ns = max((self.peak_ns[row] for row in children), default=0)

@@ -38,7 +38,7 @@ _MAX_CANDIDATES = 50
 class Group(NamedTuple):
     """Operations of one parent that became others: `fused` into fewer or `split` into more. Rows in each tree."""
 
-    kind: MatchKind
+    match: MatchKind
     before: tuple[int, ...]
     after: tuple[int, ...]
     parent: int

@@ -89,7 +89,9 @@ _Lengths = dict[str, tuple[float, int]]
 
 
 def _excess_ns(late: _Lengths, others: Sequence[_Lengths]) -> float:
-    """ns by which the late rank's kernels are longer than the others' of the same names."""
+    """ns by which the late rank's kernels are longer than the others' of the same names: for each name, the difference
+    of its median length to the median of the others' median lengths, times the number of the late rank's kernels. The
+    arguments: name of a kernel -> (median length in ns, number of kernels), of the late rank and of each other rank."""
     total_ns = 0.0
     for name, (length_ns, count) in late.items():
         other_ns = [other[name][0] for other in others if name in other]

@@ -192,8 +192,10 @@ def _describe_arrivals(late: int, ranks: Sequence[Booked]) -> str:
 
 
 def _largest_difference(late: int, ranks: Sequence[Booked]) -> tuple[str, int]:
-    """The account (as text) in which the late rank exceeds the others' median most, and by how many ns a step: compute,
-    copies or the host's gaps. The text is empty if it exceeds them in none."""
+    """(account, ns a step): the account in which the late rank exceeds the others' median most, and by how much. An
+    account is a category of a step's time as text, such as `compute/matmul`: here those of compute, copies and launch
+    gaps. The text is empty if the rank exceeds the others in none. `late`: number of the late rank; `ranks`: the
+    profiles of all ranks, the late one included."""
     # Account in text form -> ns a step: of the late rank, and of each other rank.
     late_ns: dict[str, int] = {}
     other_ns: dict[str, list[int]] = {}

@@ -29,7 +29,14 @@ class AllocatorChurn:
         each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
         work.
         """
-        return host_stop_finding(self.rule, "alloc", ledger, ranks, "Driver allocations cost", _remedy_for)
+        return host_stop_finding(
+            self.rule,
+            cause="alloc",  # the account launch_gap/alloc
+            ledger=ledger,
+            ranks=ranks,
+            subject="Driver allocations cost",
+            remedy_for=_remedy_for,
+        )
 
 
 def _remedy_for(names: Sequence[str]) -> str:

@@ -28,7 +28,14 @@ class GcPauses:
         each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
         work.
         """
-        return host_stop_finding(self.rule, "gc", ledger, ranks, "Garbage collection costs", _remedy_for)
+        return host_stop_finding(
+            self.rule,
+            cause="gc",  # the account launch_gap/gc
+            ledger=ledger,
+            ranks=ranks,
+            subject="Garbage collection costs",
+            remedy_for=_remedy_for,
+        )
 
 
 def _remedy_for(names: Sequence[str]) -> str:

@@ -58,7 +58,8 @@ class HostDeviceThrash:
 
         `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
         each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
-        work.
+        work: `bytes` (-1 if unknown), `owned` (ns booked to it, which for copies is the exposed time). Accounts of
+        copies are `copy/h2d` (host to device) and `copy/d2h`.
         """
         ranks = ranks or ()
         rows_by_rank = [select_work(rank, "copy", "h2d", "d2h") for rank in ranks]

@@ -212,7 +212,8 @@ def _stop_fraction(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> floa
 
 
 def _fraction_in_graphs(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> float:
-    """The fraction of the idle time before work that the launch of a graph started: gaps between its kernels."""
+    """The fraction of the idle time that precedes work launched by a CUDA graph: gaps between the graph's kernels.
+    `rows_by_rank`: for each rank, rows of `idle`, whose `next` is the work that ends the idle time."""
     graph_ns = total_ns = 0
     for rank, rows in zip(ranks, rows_by_rank):
         # Host row that launched the work after each gap; an appended element stands for the index -1 (none).

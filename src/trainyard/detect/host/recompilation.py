@@ -30,7 +30,13 @@ class Recompilation:
         """
         # A ledger does not show whether only the first step compiled.
         return host_stop_finding(
-            self.rule, "compile", ledger, ranks, "Recompilation costs", _remedy_for, sure_without_ranks=0.5
+            self.rule,
+            cause="compile",  # the account launch_gap/compile
+            ledger=ledger,
+            ranks=ranks,
+            subject="Recompilation costs",
+            remedy_for=_remedy_for,
+            sure_without_ranks=0.5,
         )
 
 

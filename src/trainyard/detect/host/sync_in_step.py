@@ -72,8 +72,8 @@ class SyncInStep:
                 remedy=_FEWER_READS,
                 confidence=0.7,
             )
-        read_rows_by_rank = [_select_single_reads(rank) for rank in ranks]
-        busy_ns = owned_ns_per_step(ranks, read_rows_by_rank)
+        scalar_read_rows_by_rank = [_select_single_reads(rank) for rank in ranks]
+        busy_ns = owned_ns_per_step(ranks, scalar_read_rows_by_rank)
         if not matters(ledger, gaps_ns + busy_ns, _MIN_STEP_FRACTION):
             return ()
         sync_rows_by_rank = [idle_causing_calls(rank, Account.parse(_SYNC_ACCOUNT)) for rank in ranks]
@@ -84,8 +84,8 @@ class SyncInStep:
         largest = largest_idle(ranks, [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks])
         code = None  # that of the idle time
         if busy_ns > gaps_ns:
-            account = dominant_account(ranks, read_rows_by_rank)
-            code = code_shares(ranks, [cpu_time(rank, rows) for rank, rows in zip(ranks, read_rows_by_rank)])
+            account = dominant_account(ranks, scalar_read_rows_by_rank)
+            code = code_shares(ranks, [cpu_time(rank, rows) for rank, rows in zip(ranks, scalar_read_rows_by_rank)])
         return finding(
             self.rule,
             ledger,
@@ -100,7 +100,7 @@ class SyncInStep:
             ),
             largest=largest,
             code=code,
-            change=_change_without_syncs(self.rule, ranks, read_rows_by_rank),
+            change=_change_without_waits(self.rule, ranks, scalar_read_rows_by_rank),
         )
 
 
@@ -128,12 +128,16 @@ def _remedy(ranks: Sequence[Booked], sync_rows_by_rank: Sequence[I64]) -> str:
     return "Wait for an event or a stream where the result is used, not for the whole device."
 
 
-def _change_without_syncs(rule: str, ranks: Sequence[Booked], read_rows_by_rank: Sequence[I64]) -> Change:
-    """The change in which no host waits for its device; on CPUs, in which the single reads take no time."""
+def _change_without_waits(rule: str, ranks: Sequence[Booked], scalar_read_rows_by_rank: Sequence[I64]) -> Change:
+    """The hypothetical change for `trace what-if`. With a device: no host call waits for it. On a CPU: values read one
+    at a time (`.item()` in a loop), and the idle time attributed to synchronisation, take no time.
+
+    `scalar_read_rows_by_rank`: for each rank, the rows of its interval columns that are such reads.
+    """
     if any(rank.on_device for rank in ranks):
         return Change(text="no-syncs")  # a keyword of `trace what-if --change`
     idle = [claimed_idle_rows(rank, Claimant.SYNC) for rank in ranks]
-    return row_change(rule, ranks, rows=read_rows_by_rank, idle=idle)
+    return row_change(rule, ranks, rows=scalar_read_rows_by_rank, idle=idle)
 
 
 def _select_single_reads(booked: Booked) -> I64:

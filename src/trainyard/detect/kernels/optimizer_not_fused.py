@@ -68,7 +68,8 @@ class OptimizerNotFused:
 
 
 def _remedy(ranks: Sequence[Booked]) -> str:
-    """The remedy by the optimizers that the file names: not each has a fused form."""
+    """The remedy by the classes of optimizers that the files name (`Optimizer.step#AdamW.step`), of which only
+    `_FUSED` have a fused form; without names, by whether the job uses PyTorch."""
     names = {match[1] for rank in ranks for name in rank.events.names if (match := _STEP_SPAN.match(name))}
     if names and not names & set(_FUSED):
         return f"Use foreach=True, if {', '.join(sorted(names))} has it, or compile the optimizer's step."

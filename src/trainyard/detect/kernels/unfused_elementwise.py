@@ -47,7 +47,7 @@ class UnfusedElementwise:
 
         `ledger`: the mean step ledger. `run`: unused; the `Detector` protocol has it. `ranks`: the booked profile of
         each rank, None if only a ledger is available; row arrays index its columns, which have one row per interval of
-        work.
+        work. A chain is an array of such rows.
         """
         ranks = ranks or ()
         chains_by_rank = [_find_chains(rank) for rank in ranks]

@@ -132,9 +132,13 @@ def _seed_summary(label: str, heads: F64, bases: F64) -> SeedFound:
 
 
 def _p_from_tail(effect: Sizes, alpha: float) -> F64:
-    """p-value of each segment by Student's t, from the tail backwards as long as each is rejected; segments before the
-    first that is not rejected get 1. A fixed order of tests controls the family-wise error rate without a correction
-    for the number of segments (Westfall and Krishen 2001)."""
+    """p-values [segment] of no difference in the loss between heads and bases, by Student's t.
+
+    `effect`: estimates of the difference by segment (a range of steps; the last is the tail); `alpha`: error rate. The
+    segments are tested from the tail backwards as long as each is rejected (p <= `alpha`); those before the first that
+    is not rejected get 1. A fixed order of tests controls the family-wise error rate without a correction
+    for the number of segments (Westfall and Krishen 2001).
+    """
     p = np.ones_like(effect.mean)
     largest_p = 0.0
     for segment in reversed(range(len(p))):

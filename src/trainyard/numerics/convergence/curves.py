@@ -38,7 +38,7 @@ class LossCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def curve_of(run: Run, name: str = "") -> LossCurve:
-    """The loss at each step of the lowest rank that reports one, from all samples, timed or not.
+    """The loss at each step of the lowest rank that reports one, from all samples, timed or not, without skipped steps.
 
     Raises `WrongRunState` for a run that is not complete, `BadInput` for one without losses.
     """
@@ -48,7 +48,7 @@ def curve_of(run: Run, name: str = "") -> LossCurve:
             f"run {name} is {run.state}: {run.failure or 'it did not end'}",
             "Only complete runs are compared: run it again, or resume it (`trainyard run resume`).",
         )
-    samples = [sample for sample in run.kept() if sample.loss is not None]
+    samples = [sample for sample in run.kept() if sample.loss is not None and not sample.skipped]
     if not samples:
         raise BadInput(
             f"run {name} reports no loss at any step.",

@@ -102,8 +102,10 @@ MeasuredSeconds = Sequence[tuple[float, dict[str, float]]]
 
 
 def _residuals(measured: MeasuredSeconds, predicted: StepTime) -> npt.NDArray[np.float64]:
-    """Residuals of the fit, in standard deviations: for each run those of its step and of each of its parts, as
-    logarithms of predicted over measured seconds."""
+    """Residuals of the fit, in standard deviations: for each run, the logarithm of predicted over measured seconds of
+    its step, then of each of its parts, such as `matmul backward`. Parts far below `_NEGLIGIBLE_FRACTION` of the step
+    have residuals near 0. `measured`: (seconds of the step, part -> seconds) of each run; `predicted`: with one case
+    for each run, in the same order."""
     residuals: list[float] = []
     for predicted_step_s, predicted_seconds, (step_s, seconds_by_part) in zip(
         predicted.wall, predicted_parts(predicted, split_backward=True), measured, strict=True

@@ -206,8 +206,9 @@ def _collective_residuals(
     probes_by_kind: Mapping[str, list[ProbedTime]], rank_hardware: RankHardware, ranks: int
 ) -> Residuals:
     """Residuals of the collective probes as a function of the constants, in standard deviations (`_COLLECTIVE_NOISE`).
-    `probes_by_kind`: by `ProbedTime.what`."""
-    ranks_of_node = RankGroup(column(ranks), column(ranks))
+    `probes_by_kind`: by `ProbedTime.what`; `size[0]` of a collective's is its bytes; `ranks`: number of ranks, all on
+    one node."""
+    ranks_of_node = RankGroup(ranks=column(ranks), near=column(ranks))
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         """Log ratio of predicted to measured seconds of each probe, over its standard deviation."""
@@ -216,11 +217,11 @@ def _collective_residuals(
             sizes_bytes = np.array([float(probe.size[0]) for probe in probes_by_kind[collective]])
             measured_s = np.array([probe.seconds for probe in probes_by_kind[collective]])
             if collective == "all_reduce":
-                predicted_s = collective_time.reduce(rank_hardware, tuned, ranks_of_node, sizes_bytes)
+                predicted_s = collective_time.all_reduce(rank_hardware, tuned, ranks_of_node, sizes_bytes)
             elif collective == "all_to_all":
                 predicted_s = collective_time.exchange(rank_hardware, tuned, ranks_of_node, sizes_bytes)
             elif collective == "send":
-                predicted_s = collective_time.send(rank_hardware, tuned, sizes_bytes, column(1))
+                predicted_s = collective_time.send(rank_hardware, tuned, sizes_bytes, stride=column(1))
             else:
                 predicted_s = collective_time.gather(rank_hardware, tuned, ranks_of_node, sizes_bytes)
             collective_residuals.append(np.log(predicted_s / measured_s) / _COLLECTIVE_NOISE)

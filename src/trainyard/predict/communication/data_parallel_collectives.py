@@ -13,7 +13,8 @@ from math import prod
 from typing import NamedTuple
 
 from trainyard import words
-from trainyard.job import Job, Layout
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.plan import Collective
 
@@ -41,7 +42,7 @@ def predict_collectives(job: Job) -> tuple[Collective, ...]:
     if not is_predicted or layout.ranks == 1 or (layout.zero == 1 and layout.dp_shard > 1):
         return ()
     calls = _fsdp_calls(job) if layout.dp_shard * layout.cp > 1 else _ddp_calls(job)
-    calls["all_reduce", "world", _FLOAT32] += 1  # the loss
+    calls["all_reduce", "world", 2 * _FLOAT32] += 1  # the loss, and the number of ranks whose norm is not finite
     for axis in _token_axes(layout) if job.decoder.experts else ():
         expert_layers = max(job.decoder.layers - job.decoder.dense_layers, 0)
         calls["all_reduce", axis, _INT64_BYTES * expert_layers * job.decoder.experts] += 1  # tokens per expert

@@ -14,7 +14,7 @@ from trainyard.predict.configs.deepspeed import deepspeed_json, deepspeed_keys
 from trainyard.predict.configs.megatron import megatron_read
 from trainyard.predict.configs.torchtitan import torchtitan_read
 
-Kind = Literal["trainyard", "megatron", "torchtitan", "deepspeed"]
+ConfigFormat = Literal["trainyard", "megatron", "torchtitan", "deepspeed"]
 _READERS: Mapping[str, Callable[[bytes, str, CommandArguments], FrameworkConfig]] = {
     "megatron": megatron_read.read,
     "torchtitan": torchtitan_read.read,
@@ -26,9 +26,10 @@ _DEEPSPEED_KEYS = (*deepspeed_keys.BATCHES, "zero_optimization")
 """Top-level keys of which every configuration of DeepSpeed has at least one."""
 
 
-def kind(data: bytes) -> Kind | None:
-    """The framework whose format `data` has; None for any other file, such as a model file. A file with a syntax error
-    counts as the framework whose key or table names it contains, so that its reader reports the error."""
+def detect(data: bytes) -> ConfigFormat | None:
+    """The framework whose format the contents `data` of a file have; None for any other file, such as a model file. A
+    file with a syntax error counts as the framework whose key or table names it contains, so that its reader reports
+    the error."""
     text = data[: LARGEST + 1].decode("utf-8-sig", "replace")
     if text.lstrip().startswith("{"):
         try:
@@ -48,11 +49,13 @@ def kind(data: bytes) -> Kind | None:
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
-    """Reads the job of another framework's configuration. `where`: the name of the file in messages. Raises `BadFile`
-    and `BadInput` as the framework's reader does, and if the layout does not divide the model."""
+    """Reads the job of another framework's configuration (not of trainyard's own job file). `data`: the contents of the
+    file; `where`: its name in messages; `arguments`: devices, sequence length and model, which some files leave to the
+    command line. Raises `BadFile` and `BadInput` as the framework's reader does, and if the layout does not divide the
+    model."""
     if len(data) > LARGEST:
         raise FileTooLarge(f"{where}: more than {LARGEST:,} bytes, too large for a configuration.")
-    framework = kind(data)
+    framework = detect(data)
     if framework is None or framework not in _READERS:
         raise BadFile(f"{where}: neither a job file, torchtitan's TOML, DeepSpeed's JSON nor Megatron's arguments.")
     config = _READERS[framework](data, where, arguments)

@@ -24,6 +24,8 @@ assignment."""
 def assign(costs: Costs, micro_batches: int) -> tuple[int, ...] | None:
     """Layers per stage that minimise the time of `micro_batches` micro-batches: the first passes through all stages,
     the others follow at the pace (seconds per micro-batch) of the slowest stage. None if no assignment is feasible.
+    `costs`: seconds of a micro-batch, [stage, first layer, layer after its last]; infinite if these layers do not fit
+    on the stage.
 
     Finds the least sum of stage times under a limit on the slowest stage, for ever lower limits. A lower limit cannot
     lower the sum, so the search ends when even the least possible slowest stage would not make it better.

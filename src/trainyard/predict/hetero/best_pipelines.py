@@ -120,12 +120,14 @@ def find_best(
 
 
 def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budget: float) -> PartResult:
-    """The fastest layout of one part alone, without the pipeline axes that were fixed for the whole cluster. `budget`:
-    tokens to train on, for days and dollars; 0 for none."""
+    """The fastest layout of one part alone, without the pipeline axes (`pp`, `interleave`) that were fixed for the
+    whole cluster; the reason if there is none. `wanted`: the model and batch, for the whole cluster; `budget`: tokens
+    to train on, for days and dollars; 0 for none."""
     fixed = {axis: value for axis, value in wanted.fixed.items() if axis not in ("pp", "interleave")}
     part_input = wanted._replace(devices=part.ranks, per_node=part.machine.ranks_per_node, fixed=fixed)
     try:
-        return PartResult(part, search.fastest(part_input, part.machine, framework, budget, refuses=lambda _: None))
+        choice = search.fastest(part_input, part.machine, framework, budget, refuses=lambda _: None)  # refuses no job
+        return PartResult(part=part, choice=choice)
     except BadJob as error:
         return PartResult(part=part, choice=None, reason=error.message)
 

@@ -13,11 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard import words
-from trainyard.job import Job, Layout, Recipe
+from trainyard.errors import BadJob
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import ATTENTION, MLP, SPACE, Model
 from trainyard.predict.inputs import vision_models
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import schedules
+from trainyard.recipe import Recipe
 
 Column = npt.NDArray[np.float64]
 
@@ -381,7 +384,14 @@ def build(**columns: Any) -> Cases:
 
 
 def of_jobs(jobs: Sequence[Job]) -> Cases:
-    """One case per job. Raises `BadJob` for a model that the planner does not support."""
+    """One case per job. Raises `BadJob` for a model that the planner does not support, or unequal batch shares."""
+    for job in jobs:
+        if not job.layout.has_equal_shares:
+            raise BadJob(
+                f"batch_shares = {list(job.layout.batch_shares)} at $.layout, but predictions are for devices of one "
+                "kind, whose replicas have equal shares of a batch.",
+                "Leave out batch_shares.",
+            )
     rows = [PLAIN | of_layout(job.layout) | of_recipe(job.recipe) | of_subject(subject(job)) for job in jobs]
     return build(**{name: [row[name] for row in rows] for name in rows[0]})
 

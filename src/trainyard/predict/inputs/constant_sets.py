@@ -109,8 +109,9 @@ def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
 
 def choose(machine: Machine, software: str) -> ConstantSet:
     """The set of this device and software, or of another release of the software; else of this device with other
-    software, with the assumed spread of unmeasured cases. For a device without a set: assumed values, with its own best
-    matrix-product rate if that was measured. `software`: as in `ConstantSet`."""
+    software, without prediction intervals, so that the wider assumed one applies. For a device without a set: assumed
+    values, with its own best matrix-product rate if that was measured. `software`: as in `ConstantSet`, such as
+    `megatron-25`. A machine with constants of its own (`machine.calibration`) uses those."""
     if machine.calibration:
         return _machines_own_set(machine, software)
     family = software.partition("-")[0]  # "megatron" for "megatron-25"

@@ -36,13 +36,13 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Framework(NamedTuple):
-    """`means`: its name in sentences. `software`: the set of constants it is predicted with. `keeps`: bytes of its
-    weights and state. `dtypes`: its compute dtypes. `offers`: its pipelines. `allows`: mask of the layouts with these
-    pipelines that it supports. `write_config`: the file or arguments that launch a job; raises `BadJob` if trainyard
-    cannot write them. `refuses`: the reason that it cannot train a model, else "". `offloads`: mask of the layouts that
-    can offload to the host's memory, among those it `allows`."""
+    """`display_name`: its name in sentences. `software`: the set of constants it is predicted with. `keeps`: bytes of
+    its weights and state. `dtypes`: its compute dtypes. `offers`: its pipelines. `allows`: mask of the layouts with
+    these pipelines that it supports. `write_config`: the file or arguments that launch a job; raises `BadJob` if
+    trainyard cannot write them. `refuses`: the reason that it cannot train a model, else "". `offloads`: mask of the
+    layouts that can offload to the host's memory, among those it `allows`."""
 
-    means: str
+    display_name: str
     software: str
     keeps: Keeps
     dtypes: tuple[str, ...]
@@ -226,7 +226,7 @@ def _decoders_only(framework: str, write_decoder: Callable[[Job], str]) -> Calla
 
 FRAMEWORKS: Mapping[str, Framework] = {
     "trainyard": Framework(
-        means="our own runner (trainyard run)",
+        display_name="our own runner (trainyard run)",
         software="fsdp",
         keeps=Keeps(weight=4, gradient=4, state=8, native=True, ends="never", offload="all"),
         dtypes=tuple(words.DTYPES),
@@ -237,7 +237,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         offloads=_native_offloads,
     ),
     "megatron": Framework(
-        means="Megatron Core",
+        display_name="Megatron Core",
         software="megatron",
         keeps=Keeps(weight=2, gradient=4, state=12, offload="state"),
         dtypes=("bfloat16", "float16", "float32", "float8", "float4"),
@@ -248,7 +248,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         offloads=_megatron_offloads,
     ),
     "torchtitan": Framework(
-        means="torchtitan",
+        display_name="torchtitan",
         software="fsdp",
         keeps=Keeps(weight=4, gradient=4, state=8, recomputed_share=0.5, ends="always", offload="all"),
         dtypes=("bfloat16", "float32", "float8"),
@@ -259,7 +259,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         offloads=_torchtitan_offloads,
     ),
     "deepspeed": Framework(
-        means="DeepSpeed",
+        display_name="DeepSpeed",
         software="fsdp",
         keeps=Keeps(weight=2, gradient=2, state=12, splits_activations=False, ends="never", offload="state"),
         dtypes=("bfloat16", "float16", "float32"),

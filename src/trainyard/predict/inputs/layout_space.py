@@ -18,7 +18,8 @@ import numpy.typing as npt
 
 from trainyard import words
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, Cases
@@ -26,6 +27,7 @@ from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import Ends
 from trainyard.predict.time import offload
+from trainyard.recipe import Recipe
 
 MAX_INTERLEAVE = 8
 """Most pipeline stages that a rank may have (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.2)."""

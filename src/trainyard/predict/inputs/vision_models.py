@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
+from trainyard.recipe import Recipe
 from trainyard.train.diffusion.diffusion_sizes import KINDS as DIFFUSION
 from trainyard.train.diffusion.diffusion_sizes import TIME_WIDTH, Dit
 from trainyard.train.sizes import convert

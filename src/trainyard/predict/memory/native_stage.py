@@ -24,6 +24,8 @@ from trainyard.predict.time.shapes import Weights
 _FLOAT32 = 4.0
 LOSS_CHUNK_VALUES = 2**24
 """Logits of a chunk of the loss (`CHUNK_VALUES` in `train/model/cross_entropy.py`)."""
+GATHERED_ELEMENTS = 2**25
+"""Elements of a bucket of ZeRO-1's all-gather on all ranks together (`train/parallel/all_gather_parts.py`)."""
 _BACKWARD_TEMPORARIES = 3.0
 """Temporary tensors of the MLP's inner width in a layer's backward pass."""
 
@@ -107,7 +109,26 @@ class NativeStage(NamedTuple):
 
     @property
     def update(self) -> MemoryParts:
-        return self.moment(gradients=self.parameter_bytes, activations=np.zeros(1))
+        """Bytes by part during the optimizer step."""
+        return self.moment(gradients=self.parameter_bytes, activations=np.zeros(1), gathered=_zero1_bucket_bytes(self))
+
+
+def _zero1_bucket_bytes(stage: NativeStage) -> Column:
+    """Bytes of the buckets in which ZeRO-1 all-gathers updated weights; 0 without ZeRO-1. A bucket has a send buffer of
+    this rank's elements and a receive buffer of all ranks' elements. While the second bucket is gathered, the receive
+    buffer of the first still exists."""
+    ranks = _zero1_shards(stage.cases)
+    part_elements = stage.parameter_bytes / _FLOAT32 / ranks
+    first = np.minimum(part_elements, np.floor(GATHERED_ELEMENTS / ranks))
+    second = np.minimum(part_elements - first, first)
+    elements = np.maximum((ranks + 1) * first, ranks * first + (ranks + 1) * second)
+    return np.where(ranks > 1, _FLOAT32 * elements, 0.0)
+
+
+def _zero1_shards(cases: Cases) -> Column:
+    """The number of ranks over which ZeRO-1 divides the optimizer state, but neither weights nor gradients; 1 without
+    ZeRO-1."""
+    return np.where((uses_fsdp(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
 
 
 def uses_fsdp(cases: Cases) -> Column:
@@ -138,7 +159,6 @@ def build_stage(cases: Cases, first: bool) -> NativeStage:
     shards = np.where(is_sharded, cases.dp_shard * cases.cp, 1.0)
     expert_shards = np.where(is_sharded, np.maximum(cases.dp_shard * cases.cp / cases.ep, 1.0), 1.0)
     own_weights = common_weights / shards + expert_weights / expert_shards
-    state_shards = np.where(~is_sharded & (cases.zero == 1), cases.dp_shard, 1.0)  # ZeRO-1 shards the state only
     active_experts = cases.active_experts + cases.shared_experts
     inner_width = (dense * cases.ffn / cases.tp + routed * active_experts * cases.moe_ffn_hidden_size) / layer_count
     rotary_width = np.where(cases.kv_lora_rank > 0, cases.qk_rope_head_dim, cases.head_dim)
@@ -164,7 +184,7 @@ def build_stage(cases: Cases, first: bool) -> NativeStage:
             cases.state_bytes * own_weights
             + cases.extra_table_state_bytes * (embedding_weights + head_weights) / shards
         )
-        / state_shards,
+        / _zero1_shards(cases),
         in_flight=micro_batches,
         delayed_micro_batches=in_flight.native_delayed_weight_gradients(cases, first),
         product_gradient_bytes=cases.width_bytes
@@ -210,7 +230,6 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
     layers_weights = stage.layer_count * (layer_weights.shared + layer_weights.dense)
     all_weights = layers_weights + cases.lead_parameters + cases.tail_parameters + layer_weights.table
     own_weights = all_weights / np.where(uses_fsdp(cases) > 0, cases.dp_shard, 1.0)
-    state_shards = np.where((uses_fsdp(cases) == 0) & (cases.zero == 1), cases.dp_shard, 1.0)
     cast_samples = np.where(
         (value_bytes < _FLOAT32) | (cases.modulation_vectors > 0),
         value_bytes * cases.micro_batch_size * cases.entry_values,
@@ -223,7 +242,7 @@ def _replace_vision_cases(stage: NativeStage, layer_weights: Weights) -> NativeS
         head_weights=layer_weights.table + cases.tail_parameters,
         all_weights=all_weights,
         parameter_bytes=is_on_device * _FLOAT32 * own_weights,
-        state_bytes=is_on_device * cases.state_bytes * own_weights / state_shards,
+        state_bytes=is_on_device * cases.state_bytes * own_weights / _zero1_shards(cases),
         mean_layer_weights=layers_weights / stage.layer_count,
         end_bytes=value_bytes * ((1 + forward_copies) * cases.tokens * cases.width + head_rows * cases.width),
         logit_count=head_rows * cases.vocab,

@@ -185,7 +185,12 @@ def _count_earlier_equal(*columns: Numbers) -> Numbers:
 
 def _zbv_order(rank: int, pp: int, micro_batches: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
     """(kinds, chunks, micro-batches, send delays) of one rank's operations for ZBV (Qi et al. 2023), one entry per
-    operation; no result is delayed."""
+    operation; no result is delayed.
+
+    The operations are given as runs, (operations, number of repetitions): `F0` is a forward pass of chunk 0, `I1` the
+    gradients of inputs and `W1` those of weights of chunk 1. The n-th operation of its kind and chunk is that of
+    micro-batch n.
+    """
     ranks_from_here, pattern_micro_batches = pp - rank, max(2 * pp - 1, micro_batches)
     kind, chunk = _expand_runs(
         [

@@ -65,6 +65,18 @@ class SimulatedPipeline(NamedTuple):
     kept: Numbers
 
 
+class SimulatedOperations(NamedTuple):
+    """The operations of a step, grouped by rank in the order in which it runs them. `kind`: one of
+    `schedules.FORWARD` to `schedules.WEIGHTS`; `micro`: number of the micro-batch; `start`, `stop`: seconds."""
+
+    rank: Numbers
+    kind: Numbers
+    stage: Numbers
+    micro: Numbers
+    start: Column
+    stop: Column
+
+
 class _OperationTable(NamedTuple):
     """The operations of all ranks, grouped by rank. `seconds_index`: index into the table of seconds
     (kind x stage); `source`: the operation whose result it needs, or less than 0; `crosses`: the stage after which that
@@ -147,6 +159,26 @@ def simulate(pipelines: Sequence[PipelineTimes]) -> list[SimulatedPipeline]:
     return results
 
 
+def simulate_operations(pipeline: PipelineTimes) -> SimulatedOperations:
+    """Simulates every operation of a step. Raises `BadInput` as `simulate` does."""
+    interleave = len(pipeline.forward) // pipeline.ranks
+    begin, kind, stage, micro, _ = schedules.order(
+        pipeline.schedule, pipeline.ranks, interleave, pipeline.micro_batches
+    )
+    table = _operation_table(pipeline.schedule, pipeline.ranks, interleave, pipeline.micro_batches)
+    state, (entries,) = _build_state([pipeline], [table])
+    _run_operations(entries[table.begin[:-1]], state)
+    stop = state.ends[entries]
+    return SimulatedOperations(
+        rank=np.repeat(np.arange(pipeline.ranks), np.diff(begin)),
+        kind=kind,
+        stage=stage,
+        micro=micro,
+        start=stop - state.seconds[entries],
+        stop=stop,
+    )
+
+
 def rounds(ranks: Column | int) -> Column:
     """Fewest micro-batches, as a multiple of the ranks, that are simulated before the rest is extrapolated."""
     return np.maximum(_MIN_ROUNDS, np.ceil(SIMULATED_MICRO_BATCHES / np.asarray(ranks)))
@@ -200,8 +232,24 @@ def _extrapolate(
 
 
 def _simulate_batch(pipelines: Sequence[PipelineTimes], tables: Sequence[_OperationTable]) -> list[SimulatedPipeline]:
-    """Simulates pipelines whose operations fit in memory together. `tables`: the operations of each. The state has two
-    entries for constant results, then those of each pipeline: its operations, and one that never starts per rank."""
+    """Simulates pipelines whose operations fit in memory together. `tables`: the operations of each, grouped by rank,
+    those of rank r from `begin[r]` to before `begin[r + 1]`."""
+    state, entries_of = _build_state(pipelines, tables)
+    _run_operations(
+        np.concatenate([entries[table.begin[:-1]] for entries, table in zip(entries_of, tables, strict=True)]), state
+    )
+    return [
+        _summarize_ranks(state, entries, pipeline, table)
+        for entries, pipeline, table in zip(entries_of, pipelines, tables, strict=True)
+    ]
+
+
+def _build_state(
+    pipelines: Sequence[PipelineTimes], tables: Sequence[_OperationTable]
+) -> tuple[_SimulationState, list[Numbers]]:
+    """The state before the first operation, and for each pipeline the entry of each of its operations. The state has
+    two entries for constant results (`_MISSING_RESULT`, `_AVAILABLE_RESULT`), then those of each pipeline: its
+    operations, and for each rank one that never starts, after its last."""
     entry_counts = [len(table.seconds_index) + len(table.begin) - 1 for table in tables]
     first_entries = 2 + np.cumsum([0, *entry_counts])
     entry_count = int(first_entries[-1])
@@ -212,16 +260,9 @@ def _simulate_batch(pipelines: Sequence[PipelineTimes], tables: Sequence[_Operat
         ends=np.full(entry_count, np.inf),
     )
     state.ends[_AVAILABLE_RESULT] = 0.0
-    entries_of = [
+    return state, [
         _insert_operations(state, start, pipeline, table)
         for start, pipeline, table in zip(first_entries, pipelines, tables, strict=False)
-    ]
-    _run_operations(
-        np.concatenate([entries[table.begin[:-1]] for entries, table in zip(entries_of, tables, strict=True)]), state
-    )
-    return [
-        _summarize_ranks(state, entries, pipeline, table)
-        for entries, pipeline, table in zip(entries_of, pipelines, tables, strict=True)
     ]
 
 

@@ -53,7 +53,7 @@ def explain_indivisible(
         if axis == "schedule" and schedules.SCHEDULES[value] not in framework.offers.schedules:
             supported = " and ".join(framework.offers.schedules)
             return (
-                f"schedule = {schedules.SCHEDULES[value]} is not supported with {framework.means}.",
+                f"schedule = {schedules.SCHEDULES[value]} is not supported with {framework.display_name}.",
                 f"Use {supported}.",
             )
         if axis == "tp" and (part := next((part for part in divided_sizes.items() if part[1] % value), None)):

@@ -79,9 +79,12 @@ def size_layouts(wanted: PlannerInput, layouts: LayoutSpace, framework: Framewor
 
 
 def add_offloaded(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, machine: Machine) -> LayoutSizes:
-    """All layouts with their bytes, followed by their variants with offloading if none fits without. If `offload` is
-    fixed in `wanted`, only the layouts with (1) or without (0). Offloading is not preferred, because the constants were
-    fitted without it. Raises `BadJob` if offloading is requested and there is no such variant."""
+    """All layouts with the bytes they need, followed by their variants with offloading if nothing else fits: the cost
+    model's constants were fitted to runs without offloading.
+
+    If the axis `offload` is fixed in `wanted`, only the layouts with (1) or without (0). Raises `BadJob` if it is
+    neither 0 nor 1, or if it is 1 and the host memory is unknown or no layout can offload.
+    """
     requested = wanted.fixed.get("offload")
     if requested not in (None, 0, 1):
         raise BadJob(f"offload = {requested} is neither 0 nor 1 (1 moves state to the host's memory).")
@@ -90,7 +93,7 @@ def add_offloaded(wanted: PlannerInput, layouts: LayoutSpace, framework: Framewo
         check_host(machine)
         if not can_offload.any():
             raise BadJob(
-                f"{framework.means} does not offload in any of {len(layouts):,} layouts that divide evenly.",
+                f"{framework.display_name} does not offload in any of {len(layouts):,} layouts that divide evenly.",
                 "Leave out --fix offload=1 or the other fixed axes.",
             )
         return size_layouts(wanted, layouts.keep(can_offload).offloaded(), framework)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from trainyard.errors import BadInput
-from trainyard.job import Job, Layout
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.predict.economics.step_cost import Bill
 
 

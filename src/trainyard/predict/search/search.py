@@ -103,7 +103,7 @@ def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
     if wanted.dtype not in framework.dtypes:
         dtypes = ", ".join(framework.dtypes)
         raise BadJob(
-            f"{framework.means} does not compute in {wanted.dtype}.", f"Pass --fix dtype= with one of {dtypes}."
+            f"{framework.display_name} does not compute in {wanted.dtype}.", f"Pass --fix dtype= with one of {dtypes}."
         )
 
 
@@ -149,12 +149,12 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
     """All layouts of `wanted` with their memory and lower bounds, ready to be searched. Raises `BadJob` if there is
     none."""
     if reason := framework.refuses(wanted.model):
-        raise BadJob(f"{framework.means}: {reason}", "Name another framework: --for.")
+        raise BadJob(f"{framework.display_name}: {reason}", "Name another framework: --for.")
     layouts = framework.layouts(wanted)
     if not len(layouts):
         if not any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers)):
             raise BadJob(*infeasible.explain_indivisible(wanted, framework, infeasible.unit_of_ranks([machine])))
-        raise BadJob(f"{framework.means} supports none of the layouts that divide evenly.", _NEXT_STEP)
+        raise BadJob(f"{framework.display_name} supports none of the layouts that divide evenly.", _NEXT_STEP)
     model = machine_model.build(machine, framework.software, wanted.dtype)
     sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)

@@ -3,8 +3,9 @@
 A ring visits all devices of a node before the next node, so that its slowest level sets the rate (Patarasuk and Yuan,
 JPDC 69(2), 2009). The `near` ranks of a group that share a node also share its ports to other nodes; the node's other
 ranks belong to other groups, which use their own ports at the same time. A column has a value per case (layout), of
-shape [case]. `hardware` has the bandwidths of a rank's links, `tuned` the attainable shares of them (`inside` a node,
-`between` nodes, `dispatch` for all-to-alls) and the seconds of a hop (`inside_s`, `between_s`).
+shape [case]. `hardware` has the bandwidths of a rank's links in bytes/s (`intra_node`: in total within its node,
+`peer`: to one rank of it, `inter_node`: to other nodes) and the ranks `per_node`; `tuned` the attainable shares of them
+(`intra_node`, `inter_node`, `dispatch` for all-to-alls) and the seconds of a hop (`intra_node_s`, `inter_node_s`).
 """
 
 from __future__ import annotations
@@ -85,9 +86,9 @@ def gather(hardware: RankHardware, tuned: Constants, members: RankGroup, size_by
     return np.where(members.ranks > 1, seconds, 0.0)
 
 
-def reduce(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
-    """Seconds of an all-reduce of `size_bytes`, a reduce-scatter and an all-gather; a tree takes fewer hops over many
-    nodes. 0 for a single rank."""
+def all_reduce(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
+    """Seconds of an all-reduce of `size_bytes`, modelled as a reduce-scatter followed by an all-gather; 0 for a single
+    rank. The latency between nodes is that of a ring or of a tree, whichever has fewer hops."""
     between_hops = np.minimum(members.nodes - 1, 2 * np.log2(np.maximum(members.nodes, 1.0)))
     latency_s = (members.near - 1) * tuned.intra_node_s + between_hops * tuned.inter_node_s
     return np.where(members.ranks > 1, 2 * (_wire(hardware, tuned, members, size_bytes) + latency_s), 0.0)

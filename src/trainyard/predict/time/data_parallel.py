@@ -7,16 +7,21 @@ experts, which fewer ranks share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from trainyard import words
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, offload, shapes
 from trainyard.predict.time.collective_time import RankGroup
+
+_CollectiveTime = Callable[[RankHardware, Constants, RankGroup, Column], Column]
+"""Returns the seconds of a collective from hardware, constants, members and size in bytes."""
+_FLOAT32 = words.DTYPES["float32"]
 
 
 class Exposed(NamedTuple):
@@ -102,8 +107,8 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
     gathers = _gathers_per_micro_batch(cases)
 
     def time_exchange(value_bytes: Column, trained: bool) -> Column:
-        """Seconds to gather or scatter a layer's weights (or gradients) of `value_bytes` each; 0 if they are not
-        sharded."""
+        """Seconds to gather or scatter a layer's weights (or gradients) of `value_bytes` each; 0 if that is not done
+        for every micro-batch. `trained`: count only parameters that are trained, as for gradients."""
         common, expert = layer_weights(cases, trained)
         common_s = collective_time.gather(hardware, tuned, shards, common * value_bytes)
         expert_s = np.where(
@@ -165,25 +170,36 @@ def overlap_in_sequence(tuned: Constants, parts_s: Sequence[Column], compute_s: 
 def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Column) -> tuple[Exposed, Exposed]:
     """(all-reduce, sharded exchange): communication once per step. The all-reduce sums gradients over ranks with the
     same weights; the exchange, with ZeRO-1 or in a pipeline, is the reduce-scatter of gradients and the all-gather of
-    new weights. Both may overlap with `backward_s`, the seconds of the last micro-batch's backward pass on a stage."""
+    new weights; with trainyard's ZeRO-1, an all-reduce of gradients, and the all-gather after the update. All but that
+    all-gather may overlap with `backward_s`, the seconds of the last micro-batch's backward pass on a stage."""
     stage_layers = cases.layers / cases.pp
     common, expert = (stage_layers * weights for weights in layer_weights(cases, trained=True))
     common = common + count_end_parameters(cases) / cases.pp
     is_sharded = cases.is_sharded > 0
     shard_ranks = np.where(is_sharded, cases.dp_shard * cases.cp, 1.0)
     replica_group = collective_time.replicas(cases, hardware)
-    all_reduce_s = collective_time.reduce(hardware, tuned, replica_group, common * cases.reduce_bytes / shard_ranks)
+    all_reduce_s = collective_time.all_reduce(hardware, tuned, replica_group, common * cases.reduce_bytes / shard_ranks)
     owners, shard_group = expert_replicas(cases, hardware), collective_time.shards(cases, hardware)
-    expert_all_reduce_s = collective_time.reduce(hardware, tuned, owners, expert * cases.reduce_bytes)
+    expert_all_reduce_s = collective_time.all_reduce(hardware, tuned, owners, expert * cases.reduce_bytes)
     all_reduce_s = all_reduce_s + np.where(is_sharded | (cases.experts == 0), 0.0, expert_all_reduce_s)
-    value_bytes = cases.reduce_bytes + cases.width_bytes  # a gradient is scattered, then the new weight gathered
-    gather_scatter_s = collective_time.gather(hardware, tuned, shard_group, common * value_bytes) + np.where(
-        cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes), 0.0
+
+    def exchange_s(value_bytes: Column | float, collective: _CollectiveTime = collective_time.gather) -> Column:
+        """Seconds of a collective of `value_bytes` bytes per parameter over the ranks that divide it."""
+        seconds = collective(hardware, tuned, shard_group, common * value_bytes) + np.where(
+            cases.experts > 0, collective(hardware, tuned, owners, expert * value_bytes), 0.0
+        )
+        return np.where(is_sharded & ~_gathers_per_micro_batch(cases), seconds, 0.0)
+
+    # trainyard's ZeRO-1 is DDP, which all-reduces gradients, and gathers float32 weights after the update.
+    is_ddp = (cases.native > 0) & (cases.zero == 1) & (cases.pp == 1)
+    during_backward_s = np.where(
+        is_ddp,
+        exchange_s(cases.reduce_bytes, collective_time.all_reduce),
+        exchange_s(cases.reduce_bytes + cases.width_bytes),
     )
-    sharding_s = np.where(is_sharded & ~_gathers_per_micro_batch(cases), gather_scatter_s, 0.0)
-    return overlap(tuned, all_reduce_s, backward_s), overlap(
-        tuned, sharding_s, np.maximum(backward_s - all_reduce_s, 0.0)
-    )
+    overlapped = overlap(tuned, during_backward_s, np.maximum(backward_s - all_reduce_s, 0.0))
+    after_update_s = np.where(is_ddp, exchange_s(_FLOAT32), 0.0)
+    return overlap(tuned, all_reduce_s, backward_s), overlapped._replace(seconds=overlapped.seconds + after_update_s)
 
 
 def count_end_parameters(cases: Cases) -> Column:

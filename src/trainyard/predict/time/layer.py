@@ -155,7 +155,7 @@ def _tensor_parallel_seconds(cases: Cases, hardware: RankHardware, tuned: Consta
     """Seconds of a layer's tensor-parallel communication in one direction: an all-reduce for each sublayer, or with
     sequence parallelism a reduce-scatter and an all-gather, which take as long."""
     size_bytes = cases.tokens * cases.width * cases.width_bytes
-    return shapes.sublayer_count(cases) * collective_time.reduce(
+    return shapes.sublayer_count(cases) * collective_time.all_reduce(
         hardware, tuned, collective_time.tensor(cases, hardware), size_bytes
     )
 
@@ -265,9 +265,13 @@ def _host_collective_seconds(cases: Cases, hardware: RankHardware, tuned: Consta
 
 
 def time_recomputation(cases: Cases, forward: Phase) -> Phase:
-    """Times of recomputing a layer's forward pass for a micro-batch: all of it ("full"), or the part that is cheap to
-    compute and large to keep ("selective"): all but attention and most products, or attention alone if it writes its
-    scores (Korthikanti et al. 2022, section 5). Zero without activation checkpointing."""
+    """Times of recomputing a layer's forward pass (whose times are `forward`) for a micro-batch: all of it ("full"), or
+    the part that is cheap to compute and large to keep ("selective"). Zero without activation checkpointing.
+
+    Selective with fused attention (`cases.flash`): elementwise kernels, routing and the fraction
+    `cases.recomputed_share` of the matrix products. With attention that writes its scores: attention alone (Korthikanti
+    et al. 2022, section 5). If every k-th layer is recomputed (`activation_checkpoint_every`), the mean layer: 1/k.
+    """
     zero, is_flash = np.zeros(1), cases.flash > 0
     selective = Phase(
         matmul=np.where(is_flash, forward.matmul * cases.recomputed_share, 0.0),

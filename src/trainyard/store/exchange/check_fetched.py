@@ -162,7 +162,7 @@ def _check_run(staging_folder: Path, remote: Remote, id: str) -> None:
     shown = remote.path(id)
     run = folders.read(staging_folder, shown)
     if run.id != id:
-        raise BadFile(f"{shown}: the folder {id} holds run {run.id}.")
+        raise BadFile(f"{shown}: folder {id} holds run {run.id}, not {id}.")
     if run.state == "incomplete":
         raise BadFile(f"{shown}: the run has not ended.")
 

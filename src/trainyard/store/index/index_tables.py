@@ -11,15 +11,17 @@ from trainyard.fault_points import fault_point
 from trainyard.store.index.run_index import Indexed, RunRow
 
 # The number goes with the columns: a version that changes them makes a table of its own next to this one.
-TABLE = "trainyard_runs_1"
+TABLE = "trainyard_runs_2"
 CREATE = f"""
 CREATE TABLE IF NOT EXISTS {TABLE} (
   store TEXT NOT NULL, id TEXT NOT NULL, started TEXT NOT NULL, job TEXT NOT NULL, layout TEXT NOT NULL,
-  state TEXT NOT NULL, step_ns BIGINT NOT NULL, tokens_per_s DOUBLE PRECISION NOT NULL, tags TEXT NOT NULL,
-  stamp TEXT NOT NULL, PRIMARY KEY (store, id)
+  state TEXT NOT NULL, step_ns BIGINT NOT NULL, tokens_per_s DOUBLE PRECISION NOT NULL, revision TEXT NOT NULL,
+  host TEXT NOT NULL, tags TEXT NOT NULL, stamp TEXT NOT NULL, PRIMARY KEY (store, id)
 )
 """
-_COLUMNS = ("id", "started", "job", "layout", "state", "step_ns", "tokens_per_s", "tags", "stamp")
+_COLUMNS = (
+    "id", "started", "job", "layout", "state", "step_ns", "tokens_per_s", "revision", "host", "tags", "stamp",
+)  # fmt: skip
 _SET_COLUMNS = ", ".join(f"{name} = excluded.{name}" for name in _COLUMNS[1:])
 
 
@@ -99,7 +101,7 @@ def _cells(indexed: Indexed) -> tuple[str | int | float, ...]:
     row = indexed.row
     texts = (row.id, row.started, row.job, row.layout, row.state)
     tags = msgspec.json.encode(indexed.tag_times).decode()
-    return (*texts, row.step_ns, row.tokens_per_s, tags, indexed.stamp)
+    return (*texts, row.step_ns, row.tokens_per_s, row.revision, row.host, tags, indexed.stamp)
 
 
 def _indexed(cells: Any) -> Indexed:

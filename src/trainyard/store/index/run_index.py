@@ -7,6 +7,7 @@ costs time, but does not change the list. A stamp is a text that changes wheneve
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +25,9 @@ from trainyard.store.run_summary import summarise
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `trainyard runs`. `step_ns` and `tokens_per_s` are 0 if nothing was measured. `damage`: the files
-    of the run that are missing, altered or unreadable, and the consequence; it is not stored in a database."""
+    """A row of `trainyard runs`. `step_ns` and `tokens_per_s` are 0 if nothing was measured. `revision`: the git commit
+    of the working tree; `host`: the name of the host that recorded the run; both are empty if unknown. `damage`: the
+    files of the run that are missing, altered or unreadable, and the consequence; it is not stored in a database."""
 
     id: str
     started: str
@@ -34,6 +36,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     step_ns: int
     tokens_per_s: float
+    revision: str = ""
+    host: str = ""
     tags: tuple[str, ...] = ()
     damage: str = ""
 
@@ -70,22 +74,28 @@ class Index:
     def rows(self) -> list[RunRow]:
         """One row per run, newest first. Reads the folders whose rows are missing or out of date, and updates the
         database."""
-        indexed_rows: dict[str, Indexed] = {}
+        return sort_rows(self.entries())
+
+    def entries(self, known: Mapping[str, Indexed] | None = None) -> dict[str, Indexed]:
+        """The indexed rows by run id, brought up to date as for `rows`. `known`: an earlier result, which is used in
+        place of the database's rows."""
+        indexed_rows: Mapping[str, Indexed] = known or {}
         can_write = True
         try:
-            indexed_rows = self._base.indexed()
+            if known is None:
+                indexed_rows = self._base.indexed()
         except OSError as error:
             self._say(f"{error} Every run's folder is read instead.")
             can_write = False
-        stamps = {path.name: _stamp(path) for path in run_folders(self._runs)}
-        new_rows = self._read_folders(
+        stamps = {path.name: folder_stamp(path) for path in run_folders(self._runs)}
+        new_rows = self.read_folders(
             name for name, stamp in stamps.items() if name not in indexed_rows or indexed_rows[name].stamp != stamp
         )
         current = {name: row for name, row in indexed_rows.items() if stamps.get(name) == row.stamp}
         deleted_ids = indexed_rows.keys() - current.keys()
         if can_write and (new_rows or deleted_ids):
             self._keep(new_rows, deleted_ids)
-        return _sort_rows({**current, **new_rows})
+        return {**current, **new_rows}
 
     def _keep(self, new_rows: Mapping[str, Indexed], deleted_ids: Iterable[str]) -> None:
         """Write rows to the database, and delete those of `deleted_ids`; failures are reported, and not raised.
@@ -109,7 +119,7 @@ class Index:
             self._base.keep({}, self._base.indexed())
         return len(self.rows())
 
-    def _read_folders(self, names: Iterable[str]) -> dict[str, Indexed]:
+    def read_folders(self, names: Iterable[str]) -> dict[str, Indexed]:
         """Read the run folders of these names; return their rows by id. Reports damage, and folders that cannot be
         read, which have no row."""
         rows: dict[str, Indexed] = {}
@@ -124,13 +134,15 @@ class Index:
         return rows
 
 
-def _sort_rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
+def sort_rows(indexed: Mapping[str, Indexed]) -> list[RunRow]:
     """The rows with their tags, newest run first. A tag of two folders (a move that was killed half-way) belongs to the
     one that got it last. `indexed`: by run id."""
     assignments = sorted((when, id, tag) for id, entry in indexed.items() for tag, when in entry.tag_times.items())
     run_by_tag = {tag: id for _, id, tag in assignments}
     rows = [
         msgspec.structs.replace(entry.row, tags=tuple(sorted(tag for tag in entry.tag_times if run_by_tag[tag] == id)))
+        if entry.tag_times
+        else entry.row
         for id, entry in indexed.items()
     ]
     return sorted(rows, key=lambda row: (row.started, row.id), reverse=True)
@@ -154,17 +166,20 @@ _NO_STAMP = ""
 """A stamp that no folder has: every list reads the row again and reports its damage."""
 
 
-def _stamp(folder: Path) -> str:
+def folder_stamp(folder: Path) -> str:
     """Modification time (ns), size and inode of each of `_STAMPED_FILES`: changes whenever one of the files that a row
     is made of is written or removed."""
-    parts = []
-    for name in _STAMPED_FILES:
-        try:
-            stat = (folder / name).stat()
-            parts.append(f"{stat.st_mtime_ns}.{stat.st_size}.{stat.st_ino}")
-        except OSError:
-            parts.append("-")
-    return " ".join(parts)
+    return " ".join([file_stamp(f"{folder}/{name}") for name in _STAMPED_FILES])
+
+
+def file_stamp(path: Path | str) -> str:
+    """Modification time (ns), size and inode of a file or folder; a dash if it does not exist. The stamp of a run's
+    folder begins with that of its run.json."""
+    try:
+        stat = os.stat(path)  # a store has tens of thousands of these files; Path.stat is slower
+    except OSError:
+        return "-"
+    return f"{stat.st_mtime_ns}.{stat.st_size}.{stat.st_ino}"
 
 
 def _indexed(folder: Path) -> Indexed:
@@ -172,7 +187,7 @@ def _indexed(folder: Path) -> Indexed:
     other damage is noted in the row."""
     if not folder.name.isprintable():  # a file name of other bytes than UTF-8 has lone surrogates
         raise BadFile(f"{folder}: the name of this folder has characters that cannot be shown.", "Rename it.")
-    stamp, run = _stamp(folder), read_any(folder)
+    stamp, run = folder_stamp(folder), read_any(folder)
     damage = f"the run is damaged: {run.failure}." if run.state == "damaged" else ""
     try:
         tag_times = tags.read_tags(folder)
@@ -200,5 +215,7 @@ def _row(id: str, run: Run, damage: str) -> RunRow:
         state=run.state,
         step_ns=summary.step_ns,
         tokens_per_s=summary.tokens_per_s,
+        revision=run.provenance.code.get("sha", ""),
+        host=run.provenance.host.get("name", ""),
         damage=damage,
     )

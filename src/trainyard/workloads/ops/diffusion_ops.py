@@ -8,7 +8,8 @@ tensor-parallel ranks by its outputs, `split="in"` by its inputs. Layers in `wit
 
 from __future__ import annotations
 
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
+from trainyard.recipe import Recipe
 from trainyard.train.diffusion.diffusion_sizes import KINDS, MLP_EXPANSION, TIME_WIDTH, Dit, Sizes, UNet
 from trainyard.train.rules import sample_rules, trainable
 from trainyard.train.sizes import convert
@@ -124,8 +125,9 @@ def _plain(ops: Tally, sizes: Dit) -> None:
 
 
 def _finish(ops: Tally, sizes: Dit, rows: int) -> None:
-    """Tallies the part of a block after attention, for the `rows` positions of one stream: the output projection, the
-    MLP, and the gated residual sum after each."""
+    """Tallies the part of a block after attention, for the `rows` positions of one stream (the image patches or the
+    text tokens, which have weights of their own): the output projection, the MLP of `sizes.ffn` hidden channels, and
+    the gated residual sum after each."""
     width = sizes.width
     ops.linear(rows, width, width, bias=True, split="in")
     ops.gated_add(rows * width)

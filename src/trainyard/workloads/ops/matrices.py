@@ -67,8 +67,12 @@ def layers(model: Model) -> list[LayerGroup]:
 
 
 def attention(model: Model) -> list[Matrix]:
-    """The matrices of attention in forward order: q, k, v, out. With latent attention: q down (if q is compressed) and
-    up, keys and values down and up, out."""
+    """The matrices of attention in forward order: q, k, v, out.
+
+    With latent attention (`kv_lora_rank` channels of compressed keys and values): q down (if q is compressed) and up,
+    keys and values down and up, out. There `qk_rope_head_dim` channels of each head carry the position and
+    `head_dim` do not; values have `v_head_dim`.
+    """
     width, heads = model.hidden_size, model.heads
     if not model.kv_lora_rank:
         biased = model.bias != "none"

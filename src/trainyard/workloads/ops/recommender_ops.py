@@ -13,8 +13,11 @@ from msgspec.structs import replace
 
 from trainyard import words
 from trainyard.cost import Operation
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
+from trainyard.recipe import Recipe
 from trainyard.train.recommender import recommender_rules
+from trainyard.train.recommender.clicks import expected_distinct
 from trainyard.train.recommender.recommender_sizes import Dlrm
 from trainyard.train.rules import sample_rules, trainable
 from trainyard.train.sizes import convert
@@ -39,12 +42,14 @@ def operations(job: Job) -> list[Operation]:
     """Operations of one step on one rank. Raises `BadJob` if the job cannot be trained."""
     sizes = check(job)
     ops = tally(sizes, job.recipe)
-    if not recommender_rules.shards_tables(job, sizes):
+    if not (recommender_rules.shards_tables(job, sizes) or job.recipe.updates_rows):
         return [*ops.operations(job), *_look_up(job, sizes)]
     # The tables are taken out of the rank's weights; the work on its part of them is added.
     table_elements = [rows * sizes.width for rows in sizes.rows]
     ops.local_parameters -= sum(table_elements)
     ops.tensors -= len(table_elements)
+    if job.recipe.updates_rows:
+        return [*ops.operations(job), *_look_up(job, sizes), *_update_rows(job, sizes)]
     update = _split_tables(job, table_elements, by_table=sizes.tables == "by_table")
     return [*ops.operations(job), *_look_up(job, sizes), *update]
 
@@ -61,15 +66,15 @@ def weights(job: Job) -> int:
     """
     sizes = check(job)
     all_parameters, table_parameters = tally(sizes, job.recipe).parameters, sum(sizes.rows) * sizes.width
-    return (
-        all_parameters - table_parameters + -(-table_parameters // job.layout.batch_ranks)
-        if recommender_rules.shards_tables(job, sizes)
-        else all_parameters
-    )
+    return all_parameters - table_parameters + recommender_rules.own_tables(job, sizes).weights
 
 
 def tally(sizes: Dlrm, recipe: Recipe) -> Tally:
-    """Tallies all operations of a sample except the embedding lookups, with the weights of the tables."""
+    """Tallies all operations of a sample except the embedding lookups, with the weights of the tables.
+
+    `sizes.features`: the concatenated channels of all tables and of the dense features. A cross layer has two matrices,
+    to `cross_rank` channels and back. Of `pointwise`: FLOPs, and values read and written (`moved`), per element.
+    """
     ops, width_in = Tally(recipe), sizes.features
     ops.weights(*[rows * sizes.width for rows in sizes.rows])
     with ops.block():
@@ -77,12 +82,12 @@ def tally(sizes: Dlrm, recipe: Recipe) -> Tally:
     ops.pointwise(width_in, flops=0, moved=2, back_flops=0, back_moved=2)  # concatenation
     for _ in range(sizes.cross_layers):
         with ops.block():
-            ops.linear(1, width_in, sizes.cross_rank)
-            ops.linear(1, sizes.cross_rank, width_in, bias=True)
+            ops.linear(rows=1, width_in=width_in, width_out=sizes.cross_rank)
+            ops.linear(rows=1, width_in=sizes.cross_rank, width_out=width_in, bias=True)
             ops.pointwise(width_in, flops=2, moved=4, back_flops=4, back_moved=7)
     with ops.block():
         _mlp(ops, width_in, sizes.top, first=False)
-    ops.loss(1, "elementwise")
+    ops.loss(elements=1, op="elementwise")
     return ops
 
 
@@ -100,21 +105,23 @@ def _mlp(ops: Tally, width_in: int, widths: Sequence[int], first: bool) -> None:
 def _look_up(job: Job, sizes: Dlrm) -> list[Operation]:
     """Forward and backward embedding lookups of a rank, each summed over the step; `count` has a call per table and
     micro-batch. Rows of a table are read and summed per sample; backward adds to a gradient as large as the tables,
-    which every micro-batch first sets to zero.
+    which every micro-batch first sets to zero, or with gradients of rows writes one per id.
 
     A rank has all tables, or its share if they are sharded. Sharded by row, it writes partial sums for the samples of
     all ranks; sharded by table, it has all rows of its tables.
     """
     ranks = job.layout.batch_ranks
     shards_tables = recommender_rules.shards_tables(job, sizes)
-    samples, micro_batches, width = job.batch // ranks, job.accumulate, sizes.width
+    micro_batches, width = job.accumulate, sizes.width
+    samples = micro_batches * job.recipe.micro_batch_size
     # Values that the lookups write per sample of the rank.
     output_values = len(sizes.rows) * width * (ranks if shards_tables and sizes.tables == "by_row" else 1)
     forward_bytes = samples * (sizes.ids * (_ID_BYTES + _FLOAT32_BYTES * width) + output_values * _FLOAT32_BYTES)
     table_elements = -(-sum(sizes.rows) * width // (ranks if shards_tables else 1))
     table_count = -(-len(sizes.rows) // ranks) if shards_tables and sizes.tables == "by_table" else len(sizes.rows)
     added_values = samples * sizes.ids * width  # each id of a sample adds a row to a sum
-    backward_bytes = forward_bytes + _FLOAT32_BYTES * (added_values + micro_batches * table_elements)
+    dense_values = 0 if job.recipe.updates_rows else added_values + micro_batches * table_elements
+    backward_bytes = forward_bytes + _FLOAT32_BYTES * dense_values
     dtype = job.recipe.dtype
     return [
         Operation(
@@ -134,6 +141,41 @@ def _look_up(job: Job, sizes: Dlrm) -> list[Operation]:
             dtype=dtype,
         ),
     ]
+
+
+def _update_rows(job: Job, sizes: Dlrm) -> list[Operation]:
+    """Row-wise AdaGrad on a rank: the sums of the gradients of repeated ids, over the replicas too, their norm and
+    clipping, and the update of each distinct row and its accumulator."""
+    width, ranks = sizes.width, job.layout.batch_ranks
+    row_bytes = _ID_BYTES + _FLOAT32_BYTES * width
+    ids = job.batch * sizes.ids // ranks  # that a rank looks up or, if tables are sharded, has the rows of
+    rows = _distinct_rows(sizes, job.batch)
+    summed = ids + rows  # gradients read and written
+    if recommender_rules.shards_tables(job, sizes):
+        rows = -(-rows // ranks)
+        summed = ids + rows
+    elif ranks > 1:
+        own_rows = _distinct_rows(sizes, job.batch // ranks)
+        summed += own_rows * (1 + ranks)  # written, then gathered and read
+    values = rows * width
+
+    def operation(op: str, phase: str, flops: int, moved: int) -> Operation:
+        return Operation(op=op, phase=phase, count=1, flops=flops, bytes=moved)
+
+    return [
+        operation("embedding", "backward", 0, summed * row_bytes),
+        operation("reduction", "other", 2 * values, _FLOAT32_BYTES * values),
+        operation("elementwise", "other", values, 2 * _FLOAT32_BYTES * values),
+        # Reads gradient, weights and accumulator, and writes the last two.
+        operation(
+            "optimizer", "optimizer", 5 * values + 3 * rows, rows * (row_bytes + 2 * _FLOAT32_BYTES * (width + 1))
+        ),
+    ]
+
+
+def _distinct_rows(sizes: Dlrm, samples: int) -> int:
+    """The expected number of distinct rows that `samples` samples look up, over all tables."""
+    return round(sum(expected_distinct(rows, sizes.skew, samples * hots) for rows, hots in zip(sizes.rows, sizes.hots)))
 
 
 def _split_tables(job: Job, table_elements: Sequence[int], by_table: bool) -> list[Operation]:

@@ -17,7 +17,8 @@ from typing import Literal
 
 from trainyard import words
 from trainyard.cost import Operation
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
+from trainyard.recipe import Recipe
 from trainyard.train.rules.data_parallel_rules import shards
 from trainyard.workloads.ops.update_ops import elementwise_update
 
@@ -240,7 +241,8 @@ class Tally:
     def operations(self, job: Job) -> list[Operation]:
         """Operations of one step on one rank, including the update: one per op class and phase."""
         element_bytes = words.DTYPES[job.recipe.dtype]
-        samples, micro_batches = job.batch // job.layout.batch_ranks, job.accumulate  # of this rank
+        micro_batches = job.accumulate
+        samples = micro_batches * job.recipe.micro_batch_size  # of this rank
         operations = [
             Operation(
                 op=op,

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from trainyard import words
 from trainyard.cost import Operation
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
+from trainyard.recipe import Recipe
 from trainyard.train.rules.data_parallel_rules import shards
 from trainyard.workloads.ops.matrices import layers, parameters
 from trainyard.workloads.ops.sample_group import FLOAT32, find_group

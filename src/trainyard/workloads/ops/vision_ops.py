@@ -9,7 +9,8 @@ recomputed together; recomputation stops before one with `last=True`, whose resu
 from __future__ import annotations
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
+from trainyard.recipe import Recipe
 from trainyard.train.rules import sample_rules, trainable
 from trainyard.train.sizes import convert
 from trainyard.train.vision.vision_sizes import EXPANSION, KINDS, ResNet, Sizes, Vit

@@ -10,10 +10,12 @@ from typing import Any, Literal
 import msgspec
 
 from trainyard.errors import BadFile, BadInput
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.deepspeed import deepspeed_keys
+from trainyard.recipe import Recipe
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:

@@ -17,10 +17,13 @@ _IGNORED = ("is-hybrid-model", "spec", "linear-conv-kernel-dim", "mamba-mem-eff-
 
 
 def read(keys: ConfigKeys, layers: int) -> dict[str, Any]:
-    """Fields of `Model` (name -> value) for a hybrid's layers; empty for a plain decoder. `layers`: the layer count in
-    the file. Accepts the names of old and new versions. The sizes of a chunk and of the convolution are not arguments:
-    128 and 4 tokens (`megatron/core/ssm/mamba_mixer.py`). Raises `BadFile` for an unknown letter in the pattern, or if
-    its length is not the layer count."""
+    """Fields of `Model` (name -> value) for a hybrid's layers; empty for a plain decoder.
+
+    `keys`: the arguments, by name without `--`; `layers`: the layer count in the file. Accepts the names of old and new
+    versions. The sizes of a chunk and of the convolution are not arguments: 128 and 4 tokens
+    (`megatron/core/ssm/mamba_mixer.py`). Raises `BadFile` for an unknown letter in the pattern, or if its length is not
+    the layer count.
+    """
     new, old = keys.get("hybrid-layer-pattern"), keys.get("hybrid-override-pattern")
     pattern_value = new if new is not None else old
     if pattern_value is None:

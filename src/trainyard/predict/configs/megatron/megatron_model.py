@@ -1,4 +1,8 @@
-"""Reads and writes a decoder's dimensions as Megatron Core's arguments."""
+"""Reads and writes a decoder's dimensions as Megatron Core's arguments.
+
+`keys` has the arguments by name without `--`, and reports those that no function requests. The second argument of
+`keys.integer` is the default, the third the minimum.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +23,7 @@ Positions = Literal["rope", "learned", "none"]
 
 def read(keys: ConfigKeys) -> Model:
     """The model that Megatron-LM's arguments describe, with the defaults of `megatron/training/arguments.py`. Raises
-    `BadFile` for values that the model cannot have. An argument of the second position of `keys.integer` is the
-    default, one of the third the minimum."""
+    `BadFile` for values that the model cannot have."""
     width, heads = keys.integer("hidden-size"), keys.integer("num-attention-heads")
     layers = keys.integer("num-layers" if "encoder-num-layers" not in keys.values else "encoder-num-layers")
     gated = keys.flag("swiglu") or keys.flag("quick-geglu")
@@ -166,7 +169,8 @@ def write(model: Model) -> dict[str, object]:
 
 
 def _expert_arguments(model: Model) -> dict[str, object]:
-    """The arguments of mixture-of-experts layers: name without its dashes in front -> value."""
+    """The arguments of mixture-of-experts layers: name without `--` -> value, None for a flag. The first
+    `model.dense_layers` layers have no experts."""
     arguments: dict[str, object] = {
         "num-experts": model.experts,
         "moe-router-topk": model.top_k,

@@ -10,10 +10,12 @@ import shlex
 from typing import Any, Literal
 
 from trainyard.errors import BadFile, BadInput, FileTooLarge
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig
 from trainyard.predict.configs.megatron import megatron_keys, megatron_model, megatron_stages
+from trainyard.recipe import Recipe
 
 _LONGEST = 1 << 16
 """Largest size of the arguments in bytes: `shlex` takes time quadratic in the length of a word."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.predict.configs.megatron import megatron_model, megatron_stages
+from trainyard.recipe import Recipe
 
 _CONTEXT: Mapping[str, str] = {"all_gather": "all_gather", "ulysses": "a2a", "ring": "p2p"}
 _PROGRAMS = ("pretrain_gpt.py", "pretrain_mamba.py")
@@ -80,9 +82,9 @@ def _layout(job: Job) -> dict[str, object]:
 
 
 def _stages(layout: Layout, layers: int) -> dict[str, object]:
-    """Arguments for the layers per stage (name -> value, None for a flag). In this order, by what divides evenly: the
-    layers alone, the layers with the embedding and the head counted as one each, else an explicit layout. `layers`: the
-    model's layer count."""
+    """Arguments for the layers per stage (name -> value, None for a flag): none if the stages divide the layers evenly,
+    else flags that count the embedding and the head as a layer each if that divides evenly, else an explicit layout.
+    `layout`: `pp` ranks of a pipeline with `interleave` stages each; `layers`: the model's layer count."""
     stages = layout.pp * layout.interleave
     interleaving: dict[str, object] = (
         {"num-virtual-stages-per-pipeline-rank": layout.interleave} if layout.interleave > 1 else {}

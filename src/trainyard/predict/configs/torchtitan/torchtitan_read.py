@@ -8,10 +8,12 @@ from typing import Literal
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats import toml
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
+from trainyard.recipe import Recipe
 
 _REPLICAS_ONLY = "torchtitan refuses replication without sharding combined with tensor or pipeline parallelism."
 

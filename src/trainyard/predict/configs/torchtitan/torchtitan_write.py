@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from trainyard.formats import toml
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
+from trainyard.recipe import Recipe
 
 
 def write(job: Job) -> str:
