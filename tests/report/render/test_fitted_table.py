@@ -49,7 +49,10 @@ def test_each_column_is_printed_or_named(table, width):
     named = re.search(r"left out at this width: (.*?) \(all", " ".join(text.split()))
     left_out = named[1].split("; ") if named else []
     heads = [column.title for column in table.columns[1:]]
-    assert [head for head in heads if head not in lines[0].split()] == left_out
+    # A narrow first column wraps its head, above which the other heads are blank.
+    first_row = next(number for number, line in enumerate(lines) if "…" in line or NAME[:4] in line)
+    printed_heads = " ".join(lines[:first_row]).split()
+    assert [head for head in heads if head not in printed_heads] == left_out
     for column, cell in zip(table.columns[1:], table.rows[0][1:]):
         assert (column.note in text.split()) == (column.title not in left_out)
         if column.digits is not None and cell is not None and column.title not in left_out:

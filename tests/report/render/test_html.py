@@ -9,21 +9,20 @@ import subprocess
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.page_views import HOSTILE, VIEWS, names, timeline, view
+from tests.page_views import HOSTILE, VIEWS, many_ranks, names, timeline, view
 from tests.refused import refused
-from trainyard import report
+from trainyard import report, words
 from trainyard.errors import PlaceUnwritable
 from trainyard.formats.protobuf import packed_varints, read_varint
 from trainyard.printable import printable
-from trainyard.report.history import history_page
-from trainyard.report.memory import memory_view
-from trainyard.report.render import html
+from trainyard.report.render import html, packed_timeline
 from trainyard.report.view.view import Lane, Legend, Timeline
 
 PAGE = Path(report.__file__).parent / "page"
@@ -68,11 +67,11 @@ def inflate(text: str) -> bytes:
 
 def unpacked(packed: dict) -> list[Lane]:
     """The lanes that the page's script decodes from a packed timeline, with names and looks in its numbering."""
-    total = sum(count for _, _, count in packed["lanes"])
+    total = sum(count for _, _, count, *_ in packed["lanes"])
     values = unvarint(inflate(packed["slices"]))
     gaps, lengths, kinds = (values[at * total : (at + 1) * total] for at in range(3))
     lanes, first = [], 0
-    for rank, label, count in packed["lanes"]:
+    for rank, label, count, *_ in packed["lanes"]:
         part = slice(first, first + count)
         ends = np.cumsum(np.array(gaps[part], int) + np.array(lengths[part], int))
         starts = (ends - np.array(lengths[part], int)).tolist()
@@ -111,7 +110,7 @@ def test_packing_keeps_every_slice_exactly(lanes):
         steps=(),
         events=0,
     )
-    packed = html.pack(line)
+    packed = packed_timeline.pack_timeline(line)
     kinds = json.loads(inflate(packed["names"]))
     for before, after in zip(expected_lanes, unpacked(packed), strict=True):
         assert (after.starts, after.lengths, after.look) == (before.starts, before.lengths, before.look)
@@ -126,15 +125,19 @@ def test_overlapping_slices_are_refused():
         length_ns=6, names=["a"], legend=(Legend(label="x", colour="#000000"),), lanes=(lane,), steps=(), events=2
     )
     with refused(ValueError, "'stream 7'"):
-        html.pack(line)
+        packed_timeline.pack_timeline(line)
 
 
 def test_64_ranks_and_100k_events_stay_under_1_MB():
     assert len(html.page(view()).encode()) < 1_000_000
 
 
+def test_page_of_1024_ranks_stays_under_2_MB():
+    assert len(html.page(many_ranks()).encode()) < 2_000_000
+
+
 def test_names_are_stored_once():
-    text = json.dumps(html.pack(timeline(2, 2000)))
+    text = json.dumps(packed_timeline.pack_timeline(timeline(2, 2000)))
     assert len(text) < 2000 * 9 + sum(map(len, names()))
 
 
@@ -172,18 +175,12 @@ def test_content_security_policy_allows_only_own_script_and_style():
 
 
 def test_scripts_never_write_html():
-    for part in (*html.SCRIPTS, *html.PLANNED, *memory_view.SCRIPTS, *history_page.SCRIPTS):
-        text = (PAGE / f"{part}.js").read_text(encoding="utf-8")
+    for path in PAGE.glob("*.js"):
+        text = path.read_text(encoding="utf-8")
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|fetch\(|XMLHttp|</script",
             text,
-        ), part
-    assert {path.stem for path in PAGE.glob("*.js")} == {
-        *html.SCRIPTS,
-        *html.PLANNED,
-        *memory_view.SCRIPTS,
-        *history_page.SCRIPTS,
-    }
+        ), path.name
 
 
 def luminance(colour: str) -> float:
@@ -249,6 +246,15 @@ def drawn(path: Path, state: str = "", width: int = 1400) -> tuple[str, list[str
                 "⟨U+202E⟩evil",
             ],
         ),
+        (
+            "many",
+            [
+                "all streams of 2 of 1,024 ranks",
+                "▸ 8 ranks · +23.0 ms Exposed all-gather",
+                "×1015",
+                'aria-pressed="true">similar steps',
+            ],
+        ),
         ("two", ["The clocks of the ranks are not aligned", "These two runs are not comparable", "spread "]),
         ("bare", ["No events were recorded", "One rank was recorded", "left out of the mean", "418,004,000"]),
     ],
@@ -264,6 +270,52 @@ def test_browser_renders_without_errors(tmp_path, called, has):
 
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(
+    ("changes", "has", "lacks"),
+    [
+        (
+            "network=2x",
+            ["59,000,007", "59.0 ms recovered", "50.0 ms to 68.0 ms over 20 steps", 'aria-valuetext="2× as fast"'],
+            [],
+        ),
+        ("no-stragglers", ["428.0", "longer", "Cannot tell it from no change"], ["recovered,"]),
+        ("network=3x", ["interpolated between the replays at 2× and 4×", "--change network=3x"], ["80 % interval"]),
+        ("no-stragglers,network=2x", ["not computed", "--change no-stragglers --change network=2x"], ["recovered,"]),
+        ("memory=2x", ["as measured", "No such work."], ["not computed"]),
+    ],
+)
+def test_the_address_sets_the_what_if_sliders(tmp_path, changes, has, lacks):
+    html.write(view(2, 400), tmp_path / "report.html")
+    document, complaints = drawn(tmp_path / "report.html", f"#whatif={quote(changes)}")
+    section = re.search(r'(?s)<section id="whatif".*?</section>', document)[0]
+    assert complaints == []
+    assert [text for text in has if text not in section] == []
+    assert [text for text in lacks if text in section] == []
+    assert re.search(r'<input type="range" min="1" max="4"', section)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize("width", [800, 1400])
+def test_charts_are_drawn_with_hostile_names_as_text(tmp_path, width):
+    html.write(view(2, 400, hostile=True), tmp_path / "report.html")
+    document, complaints = drawn(tmp_path / "report.html", "#theme=dark", width)
+    assert complaints == []
+    sections = dict(re.findall(r'(?s)<section id="(\w+)"(.*?)</section>', document))
+    marks = {"series": 2, "roofline": 2, "busbandwidth": 8, "goodput": len(words.TIMES)}
+    for name, count in marks.items():
+        assert sections[name].count('role="listitem"') == count, name
+    assert sections["pipeline"].count('class="pass"') == 12
+    for name in ("series", "roofline", "busbandwidth", "goodput", "pipeline", "whatif"):
+        assert [text for text in ("CSV", "PNG", "SVG") if f"save as {text}" not in sections[name]] == []
+        assert "NaN" not in sections[name]
+    for name in ("series", "roofline", "busbandwidth", "whatif"):
+        assert "img src=x" in sections[name]
+        assert "<img" not in sections[name]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 def test_url_holds_the_state(tmp_path):
     html.write(view(4, 2000), tmp_path / "report.html")
     state = "#theme=dark&rank=2&account=comm%2Fall_gather%40dp_shard&q=nccldevkernel_all&t=1000000-9000000"
@@ -274,3 +326,34 @@ def test_url_holds_the_state(tmp_path):
     assert 'class="selected"' in document
     assert re.search(r'aria-label="Exposed all-gather[^>]*aria-pressed="true"', document)
     assert int(re.search(r"([\d,]+) slices in view", document)[1].replace(",", "")) < 400
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
+@pytest.mark.parametrize(
+    ("state", "columns", "pressed"),
+    [
+        ("", 3, "similar steps"),
+        ("#open=1", 10, "similar steps"),
+        ("#open=1,2", 128, "similar steps"),
+        ("#rank=9", 4, "similar steps"),
+        ("#by=host", 128, "node"),
+        ("#by=stage&open=0", 87, "pipeline stage"),
+        ("#by=late", 128, "lateness"),
+        ("#by=rank", 128, "rank"),
+        ("#by=nonsense&open=99", 3, "similar steps"),
+    ],
+)
+def test_many_ranks_are_folded_as_the_url_states(many_ranks_page, state, columns, pressed):
+    document, complaints = drawn(many_ranks_page, state)
+    assert complaints == []
+    rows = len(many_ranks(64).heat.accounts)
+    assert document.count('class="cell"') == columns * rows
+    assert f'aria-pressed="true">{pressed}</button>' in document
+
+
+@pytest.fixture(scope="module")
+def many_ranks_page(tmp_path_factory):
+    path = tmp_path_factory.mktemp("many") / "report.html"
+    html.write(many_ranks(), path)
+    return path

@@ -4,10 +4,11 @@ for a missing MFU."""
 import pytest
 from msgspec.structs import replace
 
-from trainyard.job import SCRIPT, Job, Recipe
+from trainyard.job import SCRIPT, Job
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.model import Model
 from trainyard.models import presets
+from trainyard.recipe import Recipe
 from trainyard.record import Run, Sample
 from trainyard.report.view.build_analysis import analyse_run
 from trainyard.report.view.build_view import view_of

@@ -8,11 +8,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.machine import Claim
 from trainyard.model import Model
 from trainyard.printable import encode_json
+from trainyard.recipe import Recipe
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.report.render import html, markdown
 from trainyard.report.render.terminal import print_view

@@ -63,7 +63,7 @@ _WEAK = 0.2
 
 def print_noise(noise: SelfCheckReport, console: Console) -> None:
     """Prints, for each size of a slowdown, the share of slowdowns detected and the mean number of pairs of runs
-    needed."""
+    needed. `noise.power`: size of a slowdown, as a fraction of the step -> (share detected, mean number of pairs)."""
     console.print(Text(noise.headline, style="bold"))
     for line in noise.sentences:
         console.print(Text(line))

@@ -82,8 +82,9 @@ def explain_estimate(gate: GateResult) -> str:
 
 
 def _change_of_medians(gate: GateResult, verdict: Verdict) -> float:
-    """The change from the median of base to that of head as a fraction, positive if head is worse; that of the verdict
-    if a median is 0."""
+    """The change from the median of all base runs to that of all head runs as a fraction, positive if head is worse. If
+    a median is 0: `verdict.change`, the estimate from the ratios within the pairs. `verdict`: the decision on one
+    metric."""
     values = gate.values[verdict.metric]
     base, head = median(values.base), median(values.head)
     if words.metric(verdict.metric).better == "higher":
@@ -143,14 +144,16 @@ def name_operations(account: str, operations: ChangedAccounts) -> str:
 
 
 def reading(machine_reading: MachineReading) -> str:
-    """A reading of the machine that changed: `the machine's 0.clocks.sm: 1,980 MHz against 1,740 MHz (p = 0.0002)`."""
+    """A sentence on a reading of the machine that changed between the runs of the base and those of the head:
+    `0.clocks.sm of the machine changed from 1,980 MHz to 1,740 MHz (p = 0.0002)`."""
     unit = f" {machine_reading.unit}" if machine_reading.unit else ""
     base_value, head_value = (
         f"{value:,.4g}{unit}" if abs(value) < 1000 else f"{value:,.0f}{unit}"
         for value in (machine_reading.before, machine_reading.after)
     )
     return (
-        f"the machine's {machine_reading.name}: {base_value} against {head_value} (p = {machine_reading.p_value:.2g})"
+        f"{machine_reading.name} of the machine changed from {base_value} to {head_value} "
+        f"(p = {machine_reading.p_value:.2g})"
     )
 
 

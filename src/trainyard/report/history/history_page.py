@@ -29,12 +29,10 @@ from trainyard.report.history.sentences import (
     show_share,
     show_value,
 )
-from trainyard.report.render.html import document
+from trainyard.report.render.html import NO_SITE, SiteFrame, document
 from trainyard.report.render.unit_scale import scale_of
 from trainyard.report.view.view import Column, KeyFigure, Table
 
-SCRIPTS = ("base", "export", "frame", "plot", "tables", "history")
-"""The page's JavaScript files in order of use."""
 _AXIS_PERCENTILES = (0.5, 99.5)
 """Percentiles of the values between which the axis always reaches."""
 _AXIS_MARGIN, _AXIS_PADDING = 0.6, 0.08
@@ -52,10 +50,10 @@ def write(history: History, path: Path) -> None:
     write_text(page(history), path)
 
 
-def page(history: History) -> str:
-    """The HTML document."""
+def page(history: History, site: SiteFrame = NO_SITE) -> str:
+    """The HTML document. `site`: the navigation of a server."""
     plain = plain_view(history)
-    return document(plain["title"], plain, SCRIPTS)
+    return document(plain["title"], plain, "history", site=site)
 
 
 def plain_view(history: History) -> dict[str, Any]:

@@ -13,12 +13,11 @@ from trainyard.compare.history.judge_changes import History, JudgedChange
 from trainyard.report.gate.gate_terminal import print_some
 from trainyard.report.history.history_report import HistoryReport
 from trainyard.report.history.sentences import explain_change, explain_estimate, show_interval, show_share
+from trainyard.report.render.blocks import EIGHTHS
 from trainyard.report.render.fitted_table import Part, fitted, plain
 from trainyard.report.render.terminal import next_steps
 from trainyard.report.render.unit_scale import scale_of
 
-_BLOCKS = "▁▂▃▄▅▆▇█"
-"""Columns of the picture, by height in eighths."""
 _MARKS = {"step": "▲", "drift": "╱", "excursion": "^", "spike": "·"}
 """Kind of change -> its mark below the picture."""
 _STYLES = {"worse": "red", "better": "green", "same": "dim", "unknown": ""}
@@ -66,14 +65,14 @@ def picture(history: History, width: int) -> list[str]:
     edges = np.linspace(0, values.size, columns + 1).astype(int)
     medians = np.array([np.median(values[a:b]) for a, b in pairwise(edges)])
     low, high = np.percentile(values, _PICTURE_PERCENTILES)
-    # 0 to 7: indices of `_BLOCKS`, before rounding.
-    heights = np.clip((medians - low) / ((high - low) or 1.0), 0, 1) * (len(_BLOCKS) - 1)
+    # 1 to 8: indices of `EIGHTHS`, before rounding.
+    heights = 1 + 7 * np.clip((medians - low) / ((high - low) or 1.0), 0, 1)
     marks = [" "] * columns
     for judged in history.changes:
         at = int(np.searchsorted(edges, judged.change.at, "right")) - 1
         if marks[at] in " ·":
             marks[at] = _MARKS[judged.change.kind]
-    return ["".join(_BLOCKS[round(step)] for step in heights), "".join(marks).rstrip()]
+    return ["".join(EIGHTHS[round(step)] for step in heights), "".join(marks).rstrip()]
 
 
 def _print_changes(history: HistoryReport, console: Console, full: bool) -> None:

@@ -7,11 +7,10 @@ from rich.text import Text
 
 from trainyard import units, words
 from trainyard.report.memory.memory_view import MemoryCurve, MemoryView
+from trainyard.report.render.blocks import EIGHTHS
 from trainyard.report.render.fitted_table import Part, fitted, plain
 from trainyard.report.render.terminal import NextStep, figures_line, next_steps
 
-_LEVELS = " ▁▂▃▄▅▆▇█"
-"""Columns of the sparkline, by height in eighths."""
 _SPARKLINE_WIDTH = 72
 """Width of the sparkline in characters."""
 _LOCATION_WIDTH = 30
@@ -65,7 +64,7 @@ def sparkline(curve: MemoryCurve, width: int = _SPARKLINE_WIDTH) -> str:
             height = max(height, current_bytes)
             moment += 1
         heights.append(height)
-    return "".join(_LEVELS[-(-8 * height // peak_bytes)] for height in heights)
+    return "".join(EIGHTHS[-(-8 * height // peak_bytes)] for height in heights)
 
 
 def _kinds(view: MemoryView, width: int) -> RenderableType:

@@ -26,8 +26,6 @@ from trainyard.trace.memory.measure_snapshot import Holder, MeasuredMemory, note
 from trainyard.trace.memory.ranges import ReservedRange, ranges_at
 from trainyard.trace.memory.snapshot import Snapshot
 
-SCRIPTS = ("base", "export", "frame", "area", "segments", "memory")
-"""The page's JavaScript files in order of use."""
 _MOMENTS_PER_BUCKET = 5
 _BUCKETS = 400
 """Time intervals of the curve; of each, the extremes are kept."""
@@ -185,7 +183,7 @@ def page(view: MemoryView) -> str:
     """The self-contained HTML document. Its content security policy is in report/render/html.py."""
     plain: dict[str, Any] = msgspec.to_builtins(view)
     plain["categories"] = {kind: word.label for kind, word in words.MEMORY.items()}
-    return document(view.title, plain, SCRIPTS)
+    return document(view.title, plain, "memory")
 
 
 def write(view: MemoryView, path: Path) -> None:

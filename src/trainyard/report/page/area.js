@@ -1,18 +1,22 @@
 // Memory over time: allocated bytes stacked by category, pending and cached bytes above them, and the peak.
 
+import { darkWanted, ink, tuned } from "./colours.js";
+import { css, mix, rgb } from "./contrast.js";
+import { view } from "./data.js";
+import { el, svg } from "./dom.js";
+import { redrawn, saveCsv, saveSvg, section } from "./export.js";
+import { details } from "./frame.js";
+import { size, tickStep, time, whole } from "./numbers.js";
+import { setState, state, watch } from "./state.js";
+import { hideTip, showTip } from "./tooltip.js";
+
 const STAGE = 330;
 
-/** Bytes in binary units, as the terminal writes them. */
-function size(bytes, digits = 1) {
-  const [unit, one] = [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]].find(([, least]) => bytes >= least) ?? ["B", 1];
-  return `${fixed(bytes / one, one === 1 ? 0 : digits)} ${unit}`;
-}
-
-const when = (at) => (view.curve.timed ? time(at) : `event ${whole(at)}`);
+export const when = (at) => (view.curve.timed ? time(at) : `event ${whole(at)}`);
 const allocatedAt = (at) => view.curve.kinds.reduce((sum, column) => sum + column[at], 0);
 
 /** Draws the section "Memory over time": a stacked chart of `view.curve` with its legend and table. */
-function area() {
+export function area() {
   const { curve } = view;
   const thinned = curve.moments > curve.ns.length ? `; ${whole(curve.ns.length)} of ${whole(curve.moments)} moments drawn, every peak among them` : "";
   const card = section("time", "Memory over time", `allocated blocks by category, reserved above them${thinned}`, {
@@ -51,7 +55,7 @@ function kindKeys() {
 }
 
 /** The colour of a category, dimmed if another one is selected. */
-const fillOf = (label, colour) => (state.kind && state.kind !== label ? css(mix(tuned(colour), rgb(ink("--card")), 0.8)) : css(tuned(colour)));
+export const fillOf = (label, colour) => (state.kind && state.kind !== label ? css(mix(tuned(colour), rgb(ink("--card")), 0.8)) : css(tuned(colour)));
 
 /** The chart as an SVG element of `width` px: bytes of each category stacked, lines of active and reserved bytes, marks. */
 function drawArea(width) {

@@ -1,7 +1,15 @@
 // What every page has: its heading, its header's buttons, its foot; and tables.
 
+import { darkWanted } from "./colours.js";
+import { view } from "./data.js";
+import { content, el } from "./dom.js";
+import { section } from "./export.js";
+import { share, whole } from "./numbers.js";
+import { setState, state, watch, writeHash } from "./state.js";
+import { say } from "./tooltip.js";
+
 /** The top of the page: title, subtitle, key figures, the arithmetic behind them, and warnings. */
-function hero() {
+export function hero() {
   const chips = view.chips.map((chip) => el("code", { class: "chip" }, chip));
   content.append(el("div", { class: "hero" },
     el("div", { class: "sentence" }, el("h1", {}, view.title), el("p", {}, view.subtitle, " ", ...chips.flatMap((chip) => [chip, " "]))),
@@ -23,7 +31,7 @@ function figure({ label, value, unit, change, better, description }) {
 }
 
 /** The end of the page: notes, limits and terms, then the version. */
-function foot() {
+export function foot() {
   for (const [id, title, note, lines] of [
     ["notes", "Notes", "how the numbers were obtained", view.notes],
     ["limits", "Limits", "limits of these numbers", view.limits],
@@ -35,7 +43,7 @@ function foot() {
 }
 
 /** The buttons of the header; `saveAll()` gives the data of its CSV button. */
-function actions(saveAll) {
+export function actions(saveAll) {
   const copy = document.getElementById("copy");
   copy.addEventListener("click", async () => {
     writeHash();
@@ -61,7 +69,7 @@ function actions(saveAll) {
 }
 
 /** Makes an element that is no button act as one. */
-function pressed(element, act) {
+export function pressed(element, act) {
   element.addEventListener("click", act);
   element.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" && event.key !== " ") return;
@@ -71,7 +79,7 @@ function pressed(element, act) {
 }
 
 /** The numbers behind a chart, built when first opened. `rows()` begins with the headings. */
-function details(title, rows) {
+export function details(title, rows) {
   const box = el("details", { class: "behind" }, el("summary", {}, title));
   box.addEventListener("toggle", () => {
     if (!box.open) return;
@@ -86,7 +94,7 @@ function details(title, rows) {
 }
 
 /** A share in figures and as a bar; the largest of the table fills the bar's room. */
-function shareCell(part, most) {
+export function shareCell(part, most) {
   const bar = el("i", { class: "bar", "aria-hidden": "true" });
   bar.style.width = `${most ? Math.max(0, part / most) * 60 : 0}px`;
   return el("span", { class: "share" }, el("span", { class: "track" }, bar), el("span", {}, share(part, 1)));
@@ -97,7 +105,7 @@ function shareCell(part, most) {
  * a first one the rows keep their order until then.
  * `mark(row, line)` dresses a line and runs again when the state changes; beyond `limit` rows a button shows the rest.
  */
-function sortable(title, columns, rows, { foot = null, limit, mark = null }) {
+export function sortable(title, columns, rows, { foot = null, limit, mark = null }) {
   let [sorted, down, all] = [columns.findIndex(({ first }) => first), true, false];
   const body = el("tbody");
   const heads = columns.map((column, at) => el("th", { scope: "col", class: column.number ? "number" : null }, el("button", { type: "button", onclick: () => sort(at) }, column.head)));
@@ -137,5 +145,5 @@ function sortable(title, columns, rows, { foot = null, limit, mark = null }) {
   if (mark) watch(() => lines.forEach((line, row) => mark(row, line)));
   fill();
   const table = el("table", { class: "sortable" }, el("caption", { class: "hidden" }, title), el("thead", {}, el("tr", {}, ...heads)), body, foot ? el("tfoot", {}, foot) : null);
-  return el("div", {}, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": title }, table), more);
+  return el("div", {}, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `${title}, table` }, table), more);
 }

@@ -1,9 +1,17 @@
 // Time against memory: the layouts that nothing as fast or faster needs less memory than, and the others that are shown.
 
+import { scale, view } from "./data.js";
+import { el, svg } from "./dom.js";
+import { redrawn, saveCsv, saveSvg, section } from "./export.js";
+import { details } from "./frame.js";
+import { brief, decimal, tickStep } from "./numbers.js";
+import { chartKeys, DOT_HEADS, dotMark, dotRow, dressed, labeller, limitBeside, linear, logarithmic, roundTicks } from "./plot.js";
+import { fitted, SMALL } from "./text.js";
+
 const FRONT = 380;
 
 /** Draws the section "Time against memory" from `view.planned.front` and `others`; nothing without them. */
-function front() {
+export function front() {
   const { front: best, others } = view.planned;
   if (!best.length) return;
   const money = frontMoney() ? "; dollars go with the time of a step" : "";

@@ -1,5 +1,16 @@
 // A series with its changes, from top to bottom: the chart, the changes, and the differences between the runs.
 
+import { view } from "./data.js";
+import { el, svg } from "./dom.js";
+import { redrawn, saveCsv, saveSvg, section } from "./export.js";
+import { actions, details, foot, hero } from "./frame.js";
+import { fixed, tickStep } from "./numbers.js";
+import { chartKeys, dressed, linear } from "./plot.js";
+import { readHash, showTheme, state } from "./state.js";
+import { facts } from "./tables.js";
+import { SMALL, textWidth } from "./text.js";
+import { explain, hideTip, showTip } from "./tooltip.js";
+
 const COURSE = 380;
 
 const shown = (value) => `${fixed(value / view.scale.size, view.scale.digits)}${view.scale.unit ? ` ${view.scale.unit}` : ""}`;

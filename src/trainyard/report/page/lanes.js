@@ -10,7 +10,7 @@ async function inflate(text) {
 }
 
 /** Reads `count` varints from `bytes` at `from.at`, and advances it. Times exceed 2³², so this multiplies instead of shifting. */
-function readVarints(bytes, from, count) {
+export function readVarints(bytes, from, count) {
   const values = new Float64Array(count);
   let at = from.at;
   for (let i = 0; i < count; i += 1) {
@@ -26,15 +26,23 @@ function readVarints(bytes, from, count) {
   return values;
 }
 
-/** The packed timeline -> {names, lanes: [{rank, label, starts, ends, kinds}]}, times in ns from the origin. */
-async function unpack(packed) {
-  const [bytes, names] = await Promise.all([inflate(packed.slices), inflate(packed.names)]);
+/** base64 of zlib of JSON -> its value. */
+const inflateJson = async (text) => JSON.parse(new TextDecoder().decode(await inflate(text)));
+
+/**
+ * The packed timeline -> {names, lanes, stacks, shapes}. A lane: {rank, label, kind, depth, starts, ends, kinds, details}, times in ns from the
+ * origin; `details[column]`: a value for each slice, 0 for unknown, else one more than the quantity. `stacks`: {names, parents, spans}, see `stackOf`.
+ */
+export async function unpack(packed) {
+  const [bytes, extra, names, [spanNames, parents, spans], shapes] = await Promise.all([
+    inflate(packed.slices), inflate(packed.details), inflateJson(packed.names), inflateJson(packed.stacks), inflateJson(packed.shapes),
+  ]);
   const total = packed.lanes.reduce((sum, [, , count]) => sum + count, 0);
   const from = { at: 0 };
   const [gaps, lengths, kinds] = [0, 1, 2].map(() => readVarints(bytes, from, total));
   let first = 0;
-  const lanes = packed.lanes.map(([rank, label, count]) => {
-    const lane = { rank, label, starts: new Float64Array(count), ends: new Float64Array(count), kinds: Uint32Array.from(kinds.subarray(first, first + count)) };
+  const lanes = packed.lanes.map(([rank, label, count, kind, depth]) => {
+    const lane = { rank, label, kind, depth, starts: new Float64Array(count), ends: new Float64Array(count), kinds: Uint32Array.from(kinds.subarray(first, first + count)), details: {} };
     let clock = 0;
     for (let i = 0; i < count; i += 1) {
       lane.starts[i] = clock += gaps[first + i];
@@ -43,11 +51,24 @@ async function unpack(packed) {
     first += count;
     return lane;
   });
-  return { names: JSON.parse(new TextDecoder().decode(names)), lanes };
+  const position = { at: 0 };
+  packed.columns.forEach((column, number) => {
+    lanes.forEach((lane, at) => {
+      if (packed.lanes[at][5].includes(number)) lane.details[column] = readVarints(extra, position, lane.starts.length);
+    });
+  });
+  return { names, lanes, stacks: { names: spanNames, parents, spans }, shapes };
+}
+
+/** The names of the spans around a slice, innermost first. `node`: the number of the innermost span, -1 for none. */
+export function stackOf({ names, parents, spans }, node) {
+  const stack = [];
+  for (let at = node; at >= 0; at = parents[at]) stack.push(names[spans[at]]);
+  return stack;
 }
 
 /** Index of the first slice of a lane that ends after `ns`. */
-function firstAfter(lane, ns) {
+export function firstAfter(lane, ns) {
   let [low, high] = [0, lane.ends.length];
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -63,7 +84,7 @@ function firstAfter(lane, ns) {
  * `paint[kind]` = [r, g, b, weight 0..1, loud]; loud kinds keep a whole pixel however short they are.
  * Returns how many slices were in sight.
  */
-function paintRow(lane, from, to, row, sums, paint) {
+export function paintRow(lane, from, to, row, sums, paint) {
   const width = sums.length / 4;
   const per = width / (to - from);
   sums.fill(0);
@@ -107,7 +128,7 @@ function paintRow(lane, from, to, row, sums, paint) {
 }
 
 /** Count and ns of each kind that lies in [from, to), over all lanes. */
-function totals(lanes, kinds, from, to) {
+export function totals(lanes, kinds, from, to) {
   const counts = new Float64Array(kinds);
   const lengths = new Float64Array(kinds);
   for (const lane of lanes) {

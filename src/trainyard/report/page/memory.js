@@ -1,5 +1,17 @@
 // The memory page, from top to bottom.
 
+import { area, when } from "./area.js";
+import { darkWanted, tuned } from "./colours.js";
+import { css, onto } from "./contrast.js";
+import { view } from "./data.js";
+import { el } from "./dom.js";
+import { saveCsv, section } from "./export.js";
+import { actions, foot, hero, shareCell, sortable } from "./frame.js";
+import { plural, share, size, time, whole } from "./numbers.js";
+import { segments } from "./segments.js";
+import { readHash, setState, showTheme, state, watch } from "./state.js";
+import { explain } from "./tooltip.js";
+
 const heldTotal = () => Object.values(view.held).reduce((sum, bytes) => sum + bytes, 0);
 const HOLDER_HEADS = ["location", "category", "bytes", "requested", "blocks", "age_ns", "stack"];
 const holderRows = () => view.holders.map((row) => [row.location, row.category, row.size, row.requested, row.count, row.age_ns, row.stack.join(" < ")]);

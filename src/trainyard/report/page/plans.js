@@ -1,5 +1,15 @@
 // The page of plans, from top to bottom.
 
+import { charts } from "./charts.js";
+import { view } from "./data.js";
+import { actions, foot, hero } from "./frame.js";
+import { front } from "./front.js";
+import { scaling } from "./scaling.js";
+import { stacks } from "./stacks.js";
+import { readHash, setState, showTheme, state } from "./state.js";
+import { accounts, facts, saveLedger } from "./tables.js";
+import { waterfall } from "./waterfall.js";
+
 const NAVS = { Layouts: "Layouts", Assumptions: "Sources" };
 
 /** Builds the page of plans. */
@@ -11,6 +21,7 @@ function main() {
   hero();
   waterfall();
   facts(layouts, 0, NAVS[layouts.title]);
+  charts();
   stacks();
   front();
   scaling();

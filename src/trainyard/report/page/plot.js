@@ -1,12 +1,21 @@
 // What the charts of plans share: scales, round ticks, sizes, keys, and labels that do not cover each other.
 
+import { darkWanted, tuned } from "./colours.js";
+import { css } from "./contrast.js";
+import { view } from "./data.js";
+import { el, svg } from "./dom.js";
+import { brief, decimal, fixed, plural, share, tickStep, time, whole } from "./numbers.js";
+import { watch } from "./state.js";
+import { SMALL, textWidth } from "./text.js";
+import { explain } from "./tooltip.js";
+
 /** A logarithmic scale: a function from values in [low, high] to px in [from, to]. */
-const logarithmic = (low, high, from, to) => (value) => from + (Math.log(value / low) / (Math.log(high / low) || 1)) * (to - from);
+export const logarithmic = (low, high, from, to) => (value) => from + (Math.log(value / low) / (Math.log(high / low) || 1)) * (to - from);
 /** A linear scale: a function from values in [low, high] to px in [from, to]. */
-const linear = (low, high, from, to) => (value) => from + ((value - low) / (high - low || 1)) * (to - from);
+export const linear = (low, high, from, to) => (value) => from + ((value - low) / (high - low || 1)) * (to - from);
 
 /** Round values from `low` to `high`, at least `room` px apart: as few of each ten as give four. */
-function roundTicks(low, high, place, room) {
+export function roundTicks(low, high, place, room) {
   const from = Math.floor(Math.log10(low));
   const powers = Array.from({ length: Math.min(60, Math.floor(Math.log10(high)) - from + 1) }, (_, at) => 10 ** (from + at));
   const of = (steps) => powers.flatMap((power) => steps.map((step) => step * power)).filter((value) => value >= low && value <= high);
@@ -17,27 +26,14 @@ function roundTicks(low, high, place, room) {
   return inside.reduce((kept, value) => (kept.length && Math.abs(place(value) - place(kept.at(-1))) < room ? kept : [...kept, value]), []);
 }
 
-/** Bytes as the terminal writes them for plans: in powers of ten. */
-function decimal(bytes, digits = 1) {
-  const [unit, one] = [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]].find(([, least]) => bytes >= least) ?? ["B", 1];
-  return `${fixed(bytes / one, one === 1 ? 0 : digits)} ${unit}`;
-}
-
-/** A count in as few signs as tell it: 174.8k. */
-function brief(value) {
-  if (value < 1) return String(Number(value.toPrecision(2)));
-  const [unit, one] = [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]].find(([, least]) => value >= least) ?? ["", 1];
-  return `${fixed(value / one, value / one >= 100 || value / one === Math.round(value / one) ? 0 : 1)}${unit}`;
-}
-
 /** A device's capacity in bytes, if it can be drawn next to the bytes in use. */
-function limitBeside(held) {
+export function limitBeside(held) {
   const { limit } = view.planned;
   return limit <= 12 * Math.max(...held) ? limit : 0;
 }
 
 /** What each sign of a chart means: [label, how its sign is dressed (element) => void]. */
-function chartKeys(title, entries) {
+export function chartKeys(title, entries) {
   const list = el("ul", { class: "chart-keys", "aria-label": title });
   for (const [label, dress] of entries) {
     const sign = el("i", { "aria-hidden": "true" });
@@ -50,14 +46,14 @@ function chartKeys(title, entries) {
   return list;
 }
 
-const coloured = (colour) => (sign) => (sign.style.background = css(tuned(colour)));
-const dressed = (name) => (sign) => (sign.className = name);
+export const coloured = (colour) => (sign) => (sign.style.background = css(tuned(colour)));
+export const dressed = (name) => (sign) => (sign.className = name);
 
 const BESIDE = [[9, -4, "start"], [9, 13, "start"], [-9, 13, "end"], [-9, -4, "end"], [9, 4, "start"], [-9, 4, "end"]];
-const ABOVE = [[8, -5, "start"], [0, -10, "middle"], [0, 19, "middle"]];
+export const ABOVE = [[8, -5, "start"], [0, -10, "middle"], [0, 19, "middle"]];
 
 /** Places text next to a point, unless it would cover another point or text or leave the chart. */
-function labeller([left, right, top, bottom], points, around = BESIDE) {
+export function labeller([left, right, top, bottom], points, around = BESIDE) {
   const taken = points.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]);
   return (text, x, y, name = "point-label") => {
     const wide = textWidth(text, SMALL);
@@ -74,7 +70,7 @@ function labeller([left, right, top, bottom], points, around = BESIDE) {
 }
 
 /** What is known of a layout, for its tooltip and its screen reader. */
-function dotLines(dot) {
+export function dotLines(dot) {
   if (dot.reason) return [plural(dot.devices, "device"), dot.reason];
   return [
     `${plural(dot.devices, "device")}: ${dot.label}`,
@@ -86,11 +82,11 @@ function dotLines(dot) {
   ].filter(Boolean);
 }
 
-const DOT_HEADS = ["layout", "devices", "samples", "step_ns", "low_ns", "high_ns", "reserved_bytes", "tokens_per_s", "mfu", "efficiency", "days", "dollars", "kwh", "reason"];
-const dotRow = (dot) => [dot.label, dot.devices, dot.samples, dot.wall_ns, dot.low, dot.high, dot.reserved, dot.tokens_per_s, dot.mfu, dot.efficiency, dot.days, dot.dollars ?? "", dot.kwh ?? "", dot.reason];
+export const DOT_HEADS = ["layout", "devices", "samples", "step_ns", "low_ns", "high_ns", "reserved_bytes", "tokens_per_s", "mfu", "efficiency", "days", "dollars", "kwh", "reason"];
+export const dotRow = (dot) => [dot.label, dot.devices, dot.samples, dot.wall_ns, dot.low, dot.high, dot.reserved, dot.tokens_per_s, dot.mfu, dot.efficiency, dot.days, dot.dollars ?? "", dot.kwh ?? "", dot.reason];
 
 /** A point that can be pointed at and focused. */
-function dotMark(dot, x, y, name, radius = 4.5) {
+export function dotMark(dot, x, y, name, radius = 4.5) {
   const group = svg("g", { class: `spot ${name}`, tabindex: 0, role: "listitem", "aria-label": dotLines(dot).join("; ") },
     svg("circle", { class: "hit", cx: x, cy: y, r: 11 }), svg("circle", { class: "mark", cx: x, cy: y, r: radius }));
   return explain(group, () => dotLines(dot));

@@ -1,9 +1,21 @@
 // Where ranks differ: account by rank, as the deviation from the median rank.
 
+import { ink } from "./colours.js";
+import { css, mix, onto, rgb } from "./contrast.js";
+import { inUnit, scale, view } from "./data.js";
+import { el, svg } from "./dom.js";
+import { redrawn, saveCsv, saveSvg, section } from "./export.js";
+import { details } from "./frame.js";
+import { fixed, tickStep, time, whole } from "./numbers.js";
+import { groupButtons, hasGroups, orderControl, regroups, shownHeat } from "./rank_groups.js";
+import { setState, state, watch } from "./state.js";
+import { fitted, SMALL, textWidth } from "./text.js";
+import { explain, hideTip, say, showTip } from "./tooltip.js";
+
 const CELL = 20;
 
 /** Draws the heat map of accounts by rank, `view.heat`, with its legend and table. */
-function ranks() {
+export function ranks() {
   const heat = view.heat;
   if (!heat || heat.ranks.length < 2) {
     const card = section("ranks", "Where ranks differ", "", { nav: "Ranks" });
@@ -16,21 +28,32 @@ function ranks() {
     png: () => saveSvg("ranks", host.firstChild),
   });
   const host = el("div", { class: "chart heat", tabindex: 0, role: "group", "aria-label": "Heat map of accounts by rank. Arrow keys move, Enter jumps to the rank's lane. The table below holds the numbers." });
-  const limit = heatLimit(heat);
-  const cursor = { row: 0, column: Math.max(0, heat.ranks.indexOf(heat.blamed)) };
-  const draw = () => host.replaceChildren(drawHeat(heat, host.clientWidth, limit, cursor, document.activeElement === host));
-  card.append(host, heatLegend(heat, limit), details("Deviations as a table, ns", () => heatRows(heat)));
-  host.addEventListener("keydown", (event) => moveCursor(event, heat, cursor, draw));
+  let shown = shownHeat(heat);
+  const cursor = { row: 0, column: Math.max(0, shown.ranks.indexOf(heat.blamed)) };
+  const legend = el("div", {}, heatLegend(shown, heatLimit(shown)));
+  const draw = () => host.replaceChildren(drawHeat(shown, host.clientWidth, heatLimit(shown), cursor, document.activeElement === host));
+  card.append(...(hasGroups ? [orderControl(), groupButtons()] : []), host, legend, details("Deviations as a table, ns", () => heatRows(shown)));
+  host.addEventListener("keydown", (event) => moveCursor(event, shown, cursor, draw));
   host.addEventListener("focus", draw);
   host.addEventListener("blur", () => { hideTip(); draw(); });
   redrawn(host, draw);
-  watch((changed) => (changed.includes("rank") || changed.includes("account")) && draw());
+  watch((changed) => {
+    if (regroups(changed)) {
+      shown = shownHeat(heat);
+      cursor.column = Math.min(cursor.column, shown.ranks.length - 1);
+      legend.replaceChildren(heatLegend(shown, heatLimit(shown)));
+    }
+    if (regroups(changed) || changed.includes("rank") || changed.includes("account")) draw();
+  });
 }
 
 /** The deviations as rows for the table and the CSV: a row of headings, then one row per account, in ns. */
 function heatRows(heat) {
-  return [["account", ...heat.ranks.map((rank) => `rank ${rank}`)], ...heat.labels.map((label, row) => [label, ...heat.deviations[row]])];
+  return [["account", ...heat.ranks.map((_, column) => columnTitle(heat, column))], ...heat.labels.map((label, row) => [label, ...heat.deviations[row]])];
 }
+
+/** The title of a column: a rank, or several. */
+const columnTitle = (heat, column) => heat.titles?.[column] ?? `rank ${heat.ranks[column]}`;
 
 /** The deviation drawn in full colour: high enough that one wild cell does not bleach the rest, and noise stays pale. */
 function heatLimit(heat) {
@@ -102,7 +125,7 @@ function heatCell(heat, plan, row, column, limit) {
 function heatLines(heat, row, column) {
   const deviation = heat.deviations[row][column];
   const against = deviation === 0 ? "at the median" : `${time(Math.abs(deviation))} ${deviation > 0 ? "above" : "below"} the median rank`;
-  return [`rank ${heat.ranks[column]} · ${heat.labels[row]}`, against, `${whole(heat.values[row][column])} ns a step`, heat.nodes[column]];
+  return [`${columnTitle(heat, column)} · ${heat.labels[row]}`, against, `${whole(heat.values[row][column])} ns a step`, heat.nodes[column]];
 }
 
 /** Selects a cell's rank and account, and scrolls to the timeline. */
@@ -132,7 +155,7 @@ function heatNumbers(heat, plan) {
     const special = loud.includes(column);
     const crowded = loud.some((other) => Math.abs(other - column) * plan.wide < 24);
     if (!special && (column % every || crowded)) return [];
-    return [svg("text", { class: rank === heat.blamed ? "tick blame" : special ? "tick loud" : "tick", x: plan.x(column + 0.5), y: 28, "text-anchor": "middle" }, String(rank))];
+    return [svg("text", { class: rank === heat.blamed ? "tick blame" : special ? "tick loud" : "tick", x: plan.x(column + 0.5), y: 28, "text-anchor": "middle" }, heat.marks?.[column] || String(rank))];
   });
 }
 

@@ -1,9 +1,18 @@
 // Scaling over numbers of devices: tokens per second with the same batch and with a growing one, and dollars against days.
 
+import { view } from "./data.js";
+import { el, svg } from "./dom.js";
+import { redrawn, saveCsv, saveSvg, section } from "./export.js";
+import { details } from "./frame.js";
+import { brief, fixed, whole } from "./numbers.js";
+import { ABOVE, chartKeys, DOT_HEADS, dotLines, dotMark, dotRow, dressed, labeller, logarithmic, roundTicks } from "./plot.js";
+import { SMALL, textWidth } from "./text.js";
+import { explain } from "./tooltip.js";
+
 const PANEL = 300;
 
 /** Draws the section "Scaling" from `view.planned.strong` and `weak`; nothing without them. */
-function scaling() {
+export function scaling() {
   const { strong, weak, summary } = view.planned;
   if (!strong.length) return;
   const card = section("scaling", "Scaling", summary, { nav: "Scaling", csv: () => saveCsv("plan-scaling", scalingRows()) });

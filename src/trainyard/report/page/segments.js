@@ -1,10 +1,19 @@
 // Reserved memory as it lies: a row a segment, as long as the segment is large.
 
+import { fillOf } from "./area.js";
+import { ink } from "./colours.js";
+import { view } from "./data.js";
+import { el, svg } from "./dom.js";
+import { redrawn, saveCsv, saveSvg, section } from "./export.js";
+import { plural, size } from "./numbers.js";
+import { watch } from "./state.js";
+import { explain } from "./tooltip.js";
+
 const [FREE, PENDING] = [-1, -2];
 const ROW = 17;
 
 /** Draws the section "Segments": the allocator's segments at a moment that buttons select. */
-function segments() {
+export function segments() {
   if (!view.segments.length) return;
   let [shown] = view.segments;
   const note = "each row is a segment allocated from the driver, by address; empty parts are cached and free";

@@ -1,7 +1,18 @@
 // Memory by part, a bar for each layout shown, against the capacity of a device.
 
+import { tuned } from "./colours.js";
+import { css } from "./contrast.js";
+import { view } from "./data.js";
+import { el, svg } from "./dom.js";
+import { redrawn, saveCsv, saveSvg, section } from "./export.js";
+import { details } from "./frame.js";
+import { decimal, fixed, tickStep } from "./numbers.js";
+import { chartKeys, coloured, dressed, limitBeside, linear } from "./plot.js";
+import { fitted, textWidth } from "./text.js";
+import { explain } from "./tooltip.js";
+
 /** Draws the section with the memory of each layout by part. */
-function stacks() {
+export function stacks() {
   const { parts, limit, usable, reserved } = view.planned;
   const has = limit ? `; a device has ${decimal(limit)}, of which ${fixed(100 * usable, 0)} % can be used` : "";
   const card = section("memory", "Memory of the fullest rank", `by part, and what the allocator reserves beyond (${fixed(reserved, 1)} times in all)${has}; a label is layout · micro-batch · activation checkpointing`, {

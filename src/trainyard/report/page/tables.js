@@ -1,18 +1,28 @@
 // Findings, and the tables: the ledger, the longest kernels, the heaviest modules.
 
+import { tuned } from "./colours.js";
+import { css } from "./contrast.js";
+import { view } from "./data.js";
+import { el } from "./dom.js";
+import { saveCsv, section } from "./export.js";
+import { shareCell, sortable } from "./frame.js";
+import { fixed, share, time, whole } from "./numbers.js";
+import { setState, state } from "./state.js";
+
 const SHORT = 12;
 
-/** Draws the list of findings. */
-function findings() {
+/** Draws the list of findings. `select(label)` shows the longest interval of an account in the timeline. */
+export function findings(select) {
   const card = section("findings", "Findings", view.findings.length ? "Ordered by recoverable time times confidence. Prices are per step." : "", {
+    nav: "Findings",
     csv: view.findings.length ? () => saveCsv("findings", findingRows()) : null,
   });
   if (!view.findings.length) card.append(el("p", { class: "empty" }, "No rule reported a finding."));
-  card.append(el("ol", { class: "findings" }, ...view.findings.map(finding)));
+  card.append(el("ol", { class: "findings" }, ...view.findings.map((row) => finding(row, select))));
 }
 
 /** A finding as a list item: severity, sentence, evidence, remedy, price and confidence. */
-function finding({ rule, severity, account, cost_ns, priced, interval_ns, summary, evidence, remedy, confidence, change }) {
+function finding({ rule, severity, account, cost_ns, priced, interval_ns, summary, evidence, remedy, confidence, change }, select) {
   const [colour, means] = view.severities[severity];
   const dot = el("i", { "aria-hidden": "true" });
   dot.style.background = colour;
@@ -24,8 +34,15 @@ function finding({ rule, severity, account, cost_ns, priced, interval_ns, summar
       el("p", { class: "summary" }, summary),
       evidence ? el("p", { class: "because" }, evidence) : null,
       remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.description) : null,
-      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), change ? " · " : null, change ? el("code", {}, `--change ${change.text}`) : null)),
+      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), change ? " · " : null, change ? el("code", {}, `--change ${change.text}`) : null, showButton(account, select))),
     el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", { title: priceMeans }, priceLabel), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), interval ? el("span", {}, interval) : null, el("span", {}, `${fixed(100 * confidence, 0)} % sure`)));
+}
+
+/** A button that shows the longest interval of an account in the timeline; null if the timeline has none. */
+function showButton(account, select) {
+  const label = view.table.find(([name]) => name === account)?.[1];
+  if (!view.timeline?.legend.some((entry) => entry.label === label)) return null;
+  return el("button", { type: "button", class: "take", onclick: () => select(label) }, "Show in the timeline");
 }
 
 /** The findings as rows for the CSV: a row of headings, then one row each. */
@@ -36,10 +53,10 @@ function findingRows() {
 
 const LEDGER_HEADS = ["account", "label", "phase", "ns", "hidden_ns", "count", "share"];
 const ledgerRows = () => view.table.map((row) => [...row, view.wall_ns ? row[3] / view.wall_ns : 0]);
-const saveLedger = () => saveCsv("ledger", [LEDGER_HEADS, ...ledgerRows()]);
+export const saveLedger = () => saveCsv("ledger", [LEDGER_HEADS, ...ledgerRows()]);
 
 /** Draws the table of the mean ledger, `view.table`: (account, label, phase, ns, hidden ns, count). */
-function accounts() {
+export function accounts() {
   const card = section("accounts", "Every account", "the mean ledger of a step; overlapped time is not part of the sum", { csv: saveLedger });
   if (!view.table.length) return card.append(el("p", { class: "empty" }, "The ledger has no entries."));
   const colours = barColours();
@@ -75,7 +92,7 @@ function accountCell(row, colours) {
 }
 
 /** Draws a table of kernels or modules. `find`: a click on a name searches for it in the timeline. */
-function longest(id, title, note, rows, { nav = "", find = false } = {}) {
+export function longest(id, title, note, rows, { nav = "", find = false } = {}) {
   const card = section(id, title, note, {
     nav,
     csv: rows.length ? () => saveCsv(id, [["name", "account", "phase", "ns", "count", "share"], ...rows.map((row) => [row.name, row.account, row.phase, row.ns, row.count, row.share])]) : null,
@@ -107,7 +124,7 @@ function nameCell(name, find) {
 }
 
 /** A table of the report's own making; a cell of null is unknown. It begins in the order it came in. */
-function facts({ title, notes, columns, rows }, at, nav = "") {
+export function facts({ title, notes, columns, rows }, at, nav = "") {
   const card = section(`facts${at}`, title, [...notes, ...columns.map(({ note }) => note).filter(Boolean)].join(" "), { nav, csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map((column) => column.title), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
   const close = columns.map((_, place) => rows.every((row) => String(row[place] ?? "").length <= 24));
   card.append(sortable(title, columns.map(({ title: head, digits, prose }, place) => ({

@@ -1,10 +1,27 @@
 // The timeline by rank: lanes on a canvas, zoomed and panned.
 
-const RULER = 36;
-const TALLEST = 680;
+import { drawArrows } from "./arrows.js";
+import { ink, tuned } from "./colours.js";
+import { attachControls, choose } from "./controls.js";
+import { view } from "./data.js";
+import { el } from "./dom.js";
+import { redrawn, save, saveCsv, section } from "./export.js";
+import { details } from "./frame.js";
+import { firstAfter, paintRow, totals, unpack } from "./lanes.js";
+import { drawMarks, drawNames, drawOverview, drawRange, drawRuler } from "./marks.js";
+import { fixed, plural, time, whole } from "./numbers.js";
+import { ledgerOf, rankOfRange, showRange } from "./range.js";
+import { detailNote, hasGroups, layoutGroups, orderControl, regroups } from "./rank_groups.js";
+import { setState, state, watch } from "./state.js";
+import { SMALL, textWidth } from "./text.js";
+
+export const RULER = 36;
+/** The most px of lanes: the panels below them stay in a window of usual height. */
+const tallest = () => Math.max(300, Math.min(680, innerHeight - 480));
+export const HOST_HEIGHT = 15;
 
 /** Draws the section "Timeline" once its packed slices are unpacked; a note if there are none. */
-async function timeline() {
+export async function timeline() {
   const packed = view.timeline;
   if (!packed || !packed.lanes.some(([, , count]) => count)) {
     section("timeline", "Timeline", "", { nav: "Timeline" }).append(el("p", { class: "empty" }, "No events were recorded, so there is no timeline. The ledger above does not need one."));
@@ -18,34 +35,70 @@ async function timeline() {
   card.querySelector(".note").append("", ...["W", "S"].map((key) => el("kbd", {}, key)), " zoom ", ...["A", "D"].map((key) => el("kbd", {}, key)), " pan ", el("kbd", {}, "F"), " fit ", el("kbd", {}, "/"), " search ", el("kbd", {}, "?"), " help");
   const stage = el("div", { class: "stage" });
   const facts = el("p", { class: "facts" });
-  const picked = el("p", { class: "picked" });
+  const picked = el("div", { class: "picked", role: "group", "aria-label": "Selected slice", hidden: true });
+  const range = el("div", { class: "range", role: "group", "aria-label": "Selected range", hidden: true });
   const controls = el("div", { class: "controls" });
   const count = new Set(packed.lanes.map(([rank]) => rank)).size;
   if (packed.aligned === "no" && count > 1) card.append(el("p", { class: "notice" }, "The clocks of the ranks are not aligned: compare times within a rank, not between ranks. ", packed.alignment));
-  card.append(controls, stage, picked, facts);
-  const line = new Line(packed, stage, facts, picked);
-  line.fill(await unpack(packed));
+  card.append(...(hasGroups ? [orderControl()] : []), controls, stage, facts, picked, range);
+  const line = new Line(packed, stage, facts, picked, range);
+  const unpacked = await unpack(packed).catch(() => null);
+  if (!unpacked) {
+    stage.append(cannotUnpack());
+    return;
+  }
+  line.fill(unpacked);
   attachControls(line, controls);
   redrawn(stage, () => line.resize());
-  card.append(details("Slices in view, by name", () => line.summary()));
+  line.showRange();
+  card.append(details("Ledger of the view", () => line.ledgerRows()), details("Slices in view, by name", () => line.summary()));
   watch((changed) => changed.some((name) => name !== "theme") && line.changed(changed));
+  drawn = line;
+}
+
+/** The note in place of a timeline that the browser cannot unpack. */
+export const cannotUnpack = () => el("p", { class: "empty" }, "This browser cannot unpack the timeline: it needs DecompressionStream, which Chrome has from 80, Safari from 16.4 and Firefox from 113 on. The rest of the page does not need it.");
+
+/** The timeline of the page, once it is drawn. */
+let drawn = null;
+
+/** Selects the longest slice that is booked to the account with this label, and scrolls to it. Returns whether there is one. */
+export function selectLongest(label) {
+  const slice = drawn?.longest(label);
+  if (!slice) return false;
+  choose(drawn, slice, { follow: true });
+  drawn.stage.closest("section").scrollIntoView({ block: "start" });
+  return true;
 }
 
 /** The timeline: lanes of slices on a canvas, and the range [from, to) ns in view, which is part of the page's state. */
-class Line {
+export class Line {
   /** `packed`: the timeline as stored in the page; the elements: the canvas's parent, and lines on the view and on the selected slice. */
-  constructor(packed, stage, facts, picked) {
-    Object.assign(this, { packed, stage, facts, picked, hover: null, chosen: null, scroll: 0, frames: [], waiting: false });
-    this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline by rank. W and S zoom, A and D pan, up and down choose a rank, F fits, slash searches. A table of the slices in view follows." });
+  constructor(packed, stage, facts, picked, range) {
+    this.packed = packed;
+    this.stage = stage;
+    this.facts = facts;
+    this.picked = picked;
+    this.range = range;
+    /** The slices that are pointed at and selected, {lane, index}. */
+    this.hover = null;
+    this.chosen = null;
+    this.scroll = 0;
+    this.waiting = false;
+    this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline by rank. W and S zoom, A and D pan, the arrow keys select a slice, F fits, slash searches, question mark lists all keys. Tables of the slices in view follow." });
     this.raster = document.createElement("canvas");
     const hosts = new Map((view.heat?.ranks ?? []).map((rank, column) => [rank, view.heat.nodes[column]]));
     this.hostOf = (rank) => hosts.get(rank);
     stage.append(this.canvas);
   }
 
-  /** Takes the unpacked slices. `names`: of each kind; `lanes`: with starts, ends and kinds of slices. */
-  fill({ names, lanes }) {
-    Object.assign(this, { names, lanes });
+  /** Takes the unpacked slices, see `unpack`. */
+  fill({ names, lanes, stacks, shapes }) {
+    this.names = names;
+    this.lanes = lanes;
+    this.stacks = stacks;
+    this.shapes = shapes;
+    this.hostRanks = new Set(lanes.filter(({ kind }) => kind === "host").map(({ rank }) => rank));
     this.length = Math.max(1, this.packed.length, ...lanes.map((lane) => lane.ends.at(-1) ?? 0));
     this.lower = names.map((name) => name.toLowerCase());
   }
@@ -53,22 +106,46 @@ class Line {
   get from() { return state.from ?? -this.length * 0.004; }
   get to() { return state.to ?? this.length * 1.012; }
 
+  /** The rank whose host lanes are shown: the selected one, else the first that has any; null if they are switched off. */
+  get hostRank() {
+    if (!state.host) return null;
+    return this.hostRanks.has(state.rank) ? state.rank : state.rank === null ? [...this.hostRanks][0] ?? null : null;
+  }
+
+  /** The label of a kind in the legend. */
+  labelOf(kind) { return this.packed.legend[this.packed.looks[kind]].label; }
+
   /** Lays out lanes: thin if there are many, but tall enough for names for the selected rank. */
   layout() {
-    const thin = Math.max(5, Math.min(28, Math.floor(460 / this.lanes.length)));
+    if (hasGroups) layoutGroups(this);
+    else this.layoutLanes();
+    this.height = Math.min(this.tall, tallest());
+    this.scroll = Math.max(0, Math.min(this.scroll, this.tall - this.height));
+  }
+
+  /** The lanes that are shown: all but the host lanes of other ranks. */
+  get shownLanes() {
+    const { hostRank } = this;
+    return this.lanes.filter(({ kind, rank }) => kind !== "host" || rank === hostRank);
+  }
+
+  /** Lays out all lanes that are shown, one below the other. */
+  layoutLanes() {
+    const shown = this.shownLanes;
+    const thin = Math.max(5, Math.min(28, Math.floor(460 / shown.filter(({ kind }) => kind !== "host").length)));
     this.named = thin >= 11;
-    this.gutter = this.named ? Math.min(170, 22 + Math.max(...this.lanes.map((lane) => textWidth(this.laneName(lane), SMALL)))) : 66;
+    this.gutter = this.named ? Math.min(170, 22 + Math.max(...shown.map((lane) => textWidth(this.laneName(lane), SMALL)))) : 66;
     let y = 0;
-    this.rows = this.lanes.map((lane, at) => {
-      if (at && lane.rank !== this.lanes[at - 1].rank && thin > 8) y += 3;
-      const height = lane.rank === state.rank ? Math.max(thin, 22) : thin;
+    this.rows = shown.map((lane, at) => {
+      const before = shown[at - 1];
+      if (before && lane.rank !== before.rank && thin > 8) y += 3;
+      if (before && lane.rank === before.rank && lane.kind === "host" && lane.label !== before.label) y += 4;
+      const height = lane.kind === "host" ? HOST_HEIGHT : lane.rank === state.rank ? Math.max(thin, 22) : thin;
       const row = { lane, y, height };
       y += height;
       return row;
     });
     this.tall = y;
-    this.height = Math.min(y, TALLEST);
-    this.scroll = Math.max(0, Math.min(this.scroll, y - this.height));
   }
 
   laneName(lane) { return `rank ${lane.rank} · ${lane.label}`; }
@@ -94,17 +171,18 @@ class Line {
 
   /** Handles a change of the page's state. `names`: the names that changed. */
   changed(names) {
-    if (names.includes("rank")) {
+    if (["left", "right", "rank"].some((name) => names.includes(name))) this.showRange();
+    if (names.includes("rank") || names.includes("host") || regroups(names)) {
       this.layout();
-      const row = this.rows.find(({ lane }) => lane.rank === state.rank);
-      if (row) this.scroll = Math.max(0, Math.min(row.y - this.height / 2, this.tall - this.height));
+      const row = this.rows.findLast(({ lane }) => (this.chosen ? lane === this.chosen.lane : lane.rank === state.rank));
+      if (row && (row.y < this.scroll || row.y + row.height > this.scroll + this.height)) this.scroll = Math.max(0, Math.min(row.y - this.height / 2, this.tall - this.height));
       this.resize();
     } else this.ask();
   }
 
   /** Whether the slices of a kind match the search text and the selected label. */
   matches(kind) {
-    const label = this.packed.legend[this.packed.looks[kind]].label;
+    const label = this.labelOf(kind);
     return (!state.q || this.lower[kind].includes(state.q.toLowerCase())) && (!state.kind || label === state.kind);
   }
 
@@ -118,9 +196,8 @@ class Line {
   x(ns) { return this.gutter + ((ns - this.from) / (this.to - this.from)) * this.inner; }
   ns(x) { return this.from + ((x - this.gutter) / this.inner) * (this.to - this.from); }
 
-  /** Draws everything, and records the time that it took. */
+  /** Draws everything. */
   draw() {
-    const began = performance.now();
     const pen = this.canvas.getContext("2d");
     pen.setTransform(this.ratio, 0, 0, this.ratio, 0, 0);
     pen.fillStyle = ink("--card");
@@ -131,10 +208,11 @@ class Line {
     pen.rect(0, RULER, this.width, this.height);
     pen.clip();
     const seen = this.drawLanes(pen);
+    drawRange(this, pen);
     drawMarks(this, pen);
+    drawArrows(this, pen);
     pen.restore();
     drawOverview(this, pen);
-    this.frames = [...this.frames.slice(-7), performance.now() - began];
     if (!performance.getEntriesByName("trainyard-drawn").length) performance.mark("trainyard-drawn");
     this.tell(seen);
   }
@@ -162,7 +240,7 @@ class Line {
         pen.fillRect(0, top, this.width, height);
       }
       pen.drawImage(this.raster, 0, at, wide, 1, this.gutter, top, this.inner, Math.max(1, height - (height > 12 ? 3 : 1.5)));
-      if (height >= 16) drawNames(this, pen, lane, top, height, paint);
+      if (height >= 14) drawNames(this, pen, lane, top, height, paint);
     });
     return seen;
   }
@@ -170,8 +248,7 @@ class Line {
   /** Writes the numbers of events and slices below the timeline. `seen`: slices in view. */
   tell(seen) {
     const { events, merged } = this.packed;
-    const pace = this.frames.reduce((sum, ms) => sum + ms, 0) / this.frames.length;
-    this.facts.textContent = [plural(events, "event"), merged && `${whole(merged)} folded into neighbours`, `${plural(seen, "slice")} in view`, `${fixed(pace, 1)} ms/frame`].filter(Boolean).join(" · ");
+    this.facts.textContent = [plural(events, "event"), merged && `${whole(merged)} folded into neighbours`, `${plural(seen, "slice")} in view`, detailNote(this.lanes)].filter(Boolean).join(" · ");
   }
 
   /** The slice under a point of the canvas, or the nearest within two pixels. */
@@ -192,7 +269,7 @@ class Line {
   about({ lane, index }) {
     const kind = lane.kinds[index];
     const [start, length] = [lane.starts[index], lane.ends[index] - lane.starts[index]];
-    return [this.names[kind], `${time(length)} · ${this.packed.legend[this.packed.looks[kind]].label}`, this.laneName(lane), `starts at ${fixed(start / 1e6, 6)} ms · ${whole(length)} ns`];
+    return [this.names[kind], `${time(length)} · ${this.labelOf(kind)}`, this.laneName(lane), `starts at ${fixed(start / 1e6, 6)} ms · ${whole(length)} ns`];
   }
 
   /** Shows [from, to) ns, kept within reason; the whole when there is no more to see. */
@@ -207,13 +284,42 @@ class Line {
   zoom(factor, about = (this.from + this.to) / 2) { this.show(about - (about - this.from) * factor, about + (this.to - about) * factor); }
   pan(part) { const by = part * (this.to - this.from); this.show(this.from + by, this.to + by); }
 
+  /** Shows the ledger and the names of the selected range. */
+  showRange() { showRange(this, this.range); }
+
+  /** The longest slice of a ledger lane with this label, of those that begin in a step if there are any; null if there is none. */
+  longest(label) {
+    const steps = this.packed.steps.filter(([name]) => name.startsWith("step "));
+    const isInStep = (ns) => steps.some(([, start, stop]) => start <= ns && ns < stop);
+    return this.longestOf(label, isInStep) ?? this.longestOf(label, () => true);
+  }
+
+  /** The longest slice of a ledger lane with this label whose start in ns satisfies `accepts`. */
+  longestOf(label, accepts) {
+    let best = null;
+    for (const lane of this.lanes) {
+      if (lane.kind !== "ledger") continue;
+      for (let index = 0; index < lane.starts.length; index += 1) {
+        const ns = lane.ends[index] - lane.starts[index];
+        if ((!best || ns > best.ns) && accepts(lane.starts[index]) && this.labelOf(lane.kinds[index]) === label) best = { lane, index, ns };
+      }
+    }
+    return best;
+  }
+
+  /** The ledger of the view on the selected rank, else on the first. */
+  ledgerRows() {
+    const ledger = ledgerOf(this, rankOfRange(this), this.from, this.to);
+    return [[`account, rank ${rankOfRange(this)}`, "ns"], ...ledger.map(([look, ns]) => [this.packed.legend[look].label, ns])];
+  }
+
   /** Every slice in view, for the CSV. */
   slices() {
     const lines = [["rank", "lane", "name", "kind", "start_ns", "ns"]];
     for (const lane of this.lanes) {
       for (let at = firstAfter(lane, this.from); at < lane.starts.length && lane.starts[at] < this.to; at += 1) {
         const kind = lane.kinds[at];
-        lines.push([lane.rank, lane.label, this.names[kind], this.packed.legend[this.packed.looks[kind]].label, lane.starts[at], lane.ends[at] - lane.starts[at]]);
+        lines.push([lane.rank, lane.label, this.names[kind], this.labelOf(kind), lane.starts[at], lane.ends[at] - lane.starts[at]]);
       }
     }
     return lines;
@@ -223,6 +329,6 @@ class Line {
   summary() {
     const { counts, lengths } = totals(this.lanes, this.names.length, this.from, this.to);
     const kinds = [...counts.keys()].filter((kind) => counts[kind]).sort((a, b) => lengths[b] - lengths[a]);
-    return [["name", "kind", "count", "ns, all lanes"], ...kinds.slice(0, 200).map((kind) => [this.names[kind], this.packed.legend[this.packed.looks[kind]].label, counts[kind], lengths[kind]])];
+    return [["name", "kind", "count", "ns, all lanes"], ...kinds.slice(0, 200).map((kind) => [this.names[kind], this.labelOf(kind), counts[kind], lengths[kind]])];
   }
 }

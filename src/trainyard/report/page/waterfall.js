@@ -1,9 +1,20 @@
 // The ledger as a waterfall: the accounts of the step, from the ideal to the measured time.
 
+import { tuned } from "./colours.js";
+import { css } from "./contrast.js";
+import { inUnit, scale, signed, view } from "./data.js";
+import { el, svg } from "./dom.js";
+import { redrawn, saveCsv, saveSvg, section } from "./export.js";
+import { details, pressed } from "./frame.js";
+import { fixed, share, tickStep, time, whole } from "./numbers.js";
+import { setState, state, watch } from "./state.js";
+import { fitted, STRONG, textWidth } from "./text.js";
+import { explain, explainOnFocus } from "./tooltip.js";
+
 const HALF_BAR = 8.5;
 
 /** Draws the section "Step-time ledger": the bars of `view.bars` with their table. */
-function waterfall() {
+export function waterfall() {
   const card = section("ledger", "Step-time ledger", view.bars_note || "every nanosecond of the step is in exactly one account", {
     nav: "Ledger",
     csv: () => saveCsv("waterfall", waterfallRows()),
@@ -48,7 +59,7 @@ function drawWaterfall(width) {
     rows.push({ bar, middle: top + 13, height });
     top += height;
   }
-  const chart = svg("svg", { width, height: top + 24, role: "list", "aria-label": "Step-time ledger, from the ideal to the measured step" });
+  const chart = svg("svg", { width, height: top + 24, role: "group", "aria-label": "Step-time ledger, from the ideal to the measured step" });
   chart.append(axis(plan, top));
   rows.forEach((row, at) => {
     const next = rows[at + 1];
@@ -62,7 +73,7 @@ function drawWaterfall(width) {
 }
 
 /** Grid lines and labels of time below the bars. */
-function axis(plan, bottom) {
+export function axis(plan, bottom) {
   const group = svg("g", { "aria-hidden": "true" });
   const step = tickStep(plan.reach, (plan.right - plan.left) / 75);
   const digits = Math.max(0, -Math.floor(Math.log10(step / scale.size) + 1e-9));
@@ -83,22 +94,25 @@ function drawBar(plan, { bar, middle, height }) {
   const chosen = state.account && bar.account === state.account;
   const value = total ? `${inUnit(bar.ns)} ${scale.unit}` : bar.role === "ideal" ? inUnit(bar.ns) : signed(bar.ns);
   const told = `${bar.label}: ${whole(bar.ns)} ns, ${share(bar.ns, view.wall_ns)} of the step${bar.evidence ? `; ${bar.evidence}` : ""}`;
-  const group = svg("g", { class: `bar ${bar.role}${chosen ? " chosen" : ""}`, tabindex: 0, role: bar.account ? "button" : "listitem", "aria-label": told, "aria-pressed": bar.account ? String(Boolean(chosen)) : null });
-  group.append(svg("rect", { class: "hit", x: 0, y: middle - 13, width: plan.width, height, rx: 4 }));
-  group.append(svg("text", { class: "label", x: plan.left - 12, y: middle + 4.5, "text-anchor": "end" }, fitted(bar.label, plan.left - 14)));
-  group.append(svg("rect", { class: "body", x: from, y: middle - HALF_BAR, width: wide, height: 2 * HALF_BAR, rx: Math.min(3, wide / 2), fill: bar.role === "step" ? css(tuned(bar.colour)) : null }));
+  const area = svg("rect", { class: "hit", x: 0, y: middle - 13, width: plan.width, height, rx: 4, tabindex: 0, role: bar.account ? "button" : "img", "aria-label": told, "aria-pressed": bar.account ? String(Boolean(chosen)) : null });
+  const drawn = svg("g", { "aria-hidden": "true" });
+  drawn.append(svg("text", { class: "label", x: plan.left - 12, y: middle + 4.5, "text-anchor": "end" }, fitted(bar.label, plan.left - 14)));
+  drawn.append(svg("rect", { class: "body", x: from, y: middle - HALF_BAR, width: wide, height: 2 * HALF_BAR, rx: Math.min(3, wide / 2), fill: bar.role === "step" ? css(tuned(bar.colour)) : null }));
   let end = from + wide;
   if (bar.whiskers) {
     const [low, high] = bar.whiskers.map(plan.x);
-    group.append(svg("path", { class: "whisker", d: `M${low} ${middle - 4}v8M${low} ${middle}H${high}M${high} ${middle - 4}v8` }));
+    drawn.append(svg("path", { class: "whisker", d: `M${low} ${middle - 4}v8M${low} ${middle}H${high}M${high} ${middle - 4}v8` }));
     end = Math.max(end, high);
   }
-  group.append(svg("text", { class: "value", x: end + 8, y: middle + 4.5 }, value));
+  drawn.append(svg("text", { class: "value", x: end + 8, y: middle + 4.5 }, value));
   if (bar.evidence) {
     const [x, y, room] = plan.narrow ? [plan.left, middle + 21, plan.width - plan.left] : [plan.right + 16, middle + 4.5, plan.width - plan.right - 16];
-    group.append(svg("text", { class: "evidence", x, y }, fitted(bar.evidence, room)));
+    drawn.append(svg("text", { class: "evidence", x, y }, fitted(bar.evidence, room)));
   }
-  explain(group, () => [bar.label, `${whole(bar.ns)} ns · ${share(bar.ns, view.wall_ns)} of the step`, bar.whiskers && `ends from ${time(bar.whiskers[0])} to ${time(bar.whiskers[1])}`, bar.account, bar.evidence]);
+  const group = svg("g", { class: `bar ${bar.role}${chosen ? " chosen" : ""}` }, area, drawn);
+  const lines = () => [bar.label, `${whole(bar.ns)} ns · ${share(bar.ns, view.wall_ns)} of the step`, bar.whiskers && `ends from ${time(bar.whiskers[0])} to ${time(bar.whiskers[1])}`, bar.account, bar.evidence];
+  explain(group, lines);
+  explainOnFocus(area, lines);
   if (bar.account) pressed(group, () => setState({ account: chosen ? "" : bar.account }));
   return group;
 }

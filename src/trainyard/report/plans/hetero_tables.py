@@ -8,6 +8,7 @@ from itertools import groupby
 
 from msgspec.structs import replace
 
+from trainyard import batch_shares
 from trainyard.machine import Claim
 from trainyard.predict.hetero.best_pipelines import HeteroResult, PartResult
 from trainyard.predict.hetero.fleet import FleetPart
@@ -22,8 +23,8 @@ from trainyard.report.view.view import Cell, Column, Table
 
 
 def from_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
-    """The document of a heterogeneous search. `machines`: as the user named them. The claims (price, power, failures)
-    are means over devices."""
+    """The document of a heterogeneous search. `machines`: as the user named them; `tokens`: the budget to train on, 0
+    for none. The claims (price, power, failures) are means over devices."""
     parts, best = [alone.part for alone in mixed.alone], mixed.pipelines[0]
     fullest = next(stage for stage in best.stages if stage.reserved == best.choice.reserved)
     return Plans(
@@ -54,8 +55,8 @@ def _part_alone(alone: PartResult) -> PartAlone:
 
 
 def _joined_constants(constant_sets: Sequence[ConstantSet]) -> ConstantSet:
-    """One set of constants for the document of plans, with the names, descriptions and sources of the sets of all
-    parts; it has no values."""
+    """One set of the cost model's constants for the document of plans, with the names, descriptions and sources of the
+    sets of all parts; it has no values, since each part is predicted with its own."""
     distinct = {constants.name: constants for constants in constant_sets}.values()
     return replace(
         next(iter(distinct)),
@@ -126,15 +127,16 @@ def part_tables(plans: Plans) -> tuple[Table, ...]:
 
 
 def _stages(plans: Plans, hetero: HeterogeneousCluster) -> Table:
-    """Consecutive stages with equal layers on the same part share a row, which shows the maximum of their idle time
-    and memory."""
+    """The table of the fastest pipeline's stages. Consecutive stages with equal layers on the same part share a row,
+    which shows the maximum of their idle time and memory. Memory: `reserved` bytes of the fullest rank, of the `memory`
+    bytes of its device."""
     stages, wall = hetero.stages[0], plans.best.plan.ledger.wall_ns
     rows: list[tuple[Cell, ...]] = []
     for first, group in _equal_stages(stages):
         head, fullest, until = group[0], max(group, key=lambda stage: stage.reserved), first + len(group) - 1
         rows.append((
             f"{first} to {until}" if until > first else f"{first}", head.part,
-            _layers(head, len(group), first, len(stages) - 1),
+            _layers(head, stage_count=len(group), first=first, last=len(stages) - 1),
             head.forward_ns / 1e6, head.backward_ns / 1e6, 100 * max(stage.idle_ns for stage in group) / wall,
             fullest.reserved / 1e9, fullest.memory / 1e9,
         ))  # fmt: skip
@@ -184,12 +186,13 @@ def ranks(plans: Plans) -> str:
 
 
 def _together_and_apart(plans: Plans, hetero: HeterogeneousCluster) -> Table:
-    """The table that compares training on the whole mixed cluster with each of its parts alone."""
+    """The table that compares training on the whole mixed cluster with each of its parts alone: a row for each, with
+    the fastest layout that fits."""
     best = plans.best
     plan = best.plan
     point = points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, best.reserved_bytes, best.bill)
     rows = [
-        ("together", *_point_cells(point, _hour(hetero))),
+        ("together", *_point_cells(point, _dollars_per_hour(hetero))),
         *((part.part, *_row(part)) for part in hetero.parts_alone),
     ]
     return Table(
@@ -217,7 +220,7 @@ def _point_cells(point: LayoutPoint, dollars_per_hour: float | None) -> tuple[Ce
     return tables.short(point.layout, offload=point.offload), point.wall_ns / 1e9, rate, 100 * point.bill.mfu, dollars
 
 
-def _hour(hetero: HeterogeneousCluster) -> float | None:
+def _dollars_per_hour(hetero: HeterogeneousCluster) -> float | None:
     """Dollars per hour of all parts; None if one has no price."""
     prices = [part.dollars for part in hetero.parts_alone if part.dollars]
     return sum(prices) if len(prices) == len(hetero.parts_alone) else None
@@ -233,7 +236,7 @@ def verdict(plans: Plans, hetero: HeterogeneousCluster) -> str:
         text = f"Mixing is not worth it: {best.part} alone trains {best_rate / rate:.2f} times as many tokens a second."
     else:
         text = f"Mixing is worth it: {rate / best_rate:.2f} times as many tokens a second as {best.part} alone"
-        mixed_hour, alone_hour = _hour(hetero), best.dollars  # dollars per hour
+        mixed_hour, alone_hour = _dollars_per_hour(hetero), best.dollars  # dollars per hour
         text += (
             f", at {mixed_hour / rate * best_rate / alone_hour:.2f} times its dollars a token."
             if mixed_hour and alone_hour
@@ -243,6 +246,18 @@ def verdict(plans: Plans, hetero: HeterogeneousCluster) -> str:
         share = 100 * rate / sum(tokens_per_s for tokens_per_s, _ in fit)
         text += (
             " Data parallelism over the parts, each with its own share of the batch, could reach at most the sum of "
-            f"the parts alone: this is {share:.0f} % of that. No framework here supports unequal shares."
+            f"the parts alone: this is {share:.0f} % of that. {_suggest_shares(fit)}"
         )
     return text
+
+
+def _suggest_shares(fit: Sequence[tuple[float, PartAlone]]) -> str:
+    """A sentence on the batch shares of a device of each part, in proportion to its speed alone. `fit`: (tokens per
+    second, part) of each part."""
+    devices = [int(part.part.rpartition(":")[2]) for _, part in fit]
+    shares = batch_shares.suggest([tokens_per_s / count for (tokens_per_s, _), count in zip(fit, devices)])
+    names = ":".join(part.part.rpartition(":")[0] for _, part in fit)
+    return (
+        f"Only trainyard's own training supports unequal shares (batch_shares): {':'.join(map(str, shares))} for "
+        f"replicas on {names} with as many devices each."
+    )

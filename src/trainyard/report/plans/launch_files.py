@@ -27,8 +27,8 @@ def launch_file(plans: Plans) -> LaunchFile:
     text = runner.write_config(job)
     if plans.heterogeneous is None:
         layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
-        return LaunchFile(text, f"{runner.means}, {layout}.")
+        return LaunchFile(text, f"{runner.display_name}, {layout}.")
     counts = [stage.layers for stage in plans.heterogeneous.stages[0]]
     return LaunchFile(
-        WRITERS[plans.framework](text, counts), f"{runner.means}, {job.layout}. {hetero_tables.ranks(plans)}"
+        WRITERS[plans.framework](text, counts), f"{runner.display_name}, {job.layout}. {hetero_tables.ranks(plans)}"
     )

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from trainyard import plugins, units, words
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.plan import Plan
 from trainyard.predict.economics.failures import Goodput
 from trainyard.predict.inputs.constant_sets import ASSUMED
 from trainyard.predict.search.device_scaling import ScalingPoint
 from trainyard.predict.search.points import LayoutPoint
+from trainyard.recipe import Recipe
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.view import Cell, Column, Table
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isfinite
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats.decoding import UNREADABLE
+from trainyard.job import Job
 from trainyard.ledger import decode_hook
 from trainyard.machine import Claim, Machine
 from trainyard.plan import Collective, Plan
@@ -107,12 +109,31 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def best(self) -> PlanRecord:
         return self.choices[0]
 
+    def like(self, jobs: Sequence[Job]) -> PlanRecord:
+        """The first plan that predicts one of `jobs`; else the first with the layout of one; else the fastest."""
+        exact = [record for record in self.choices if any(_same_plan(record.plan.job, job) for job in jobs)]
+        layouts = [record for record in self.choices if record.plan.job.layout in [job.layout for job in jobs]]
+        return [*exact, *layouts, self.best][0]
+
     def _repr_html_(self) -> str:
-        """The page of the plans as a frame of a notebook."""
+        """HTML for Jupyter: the page of the plans in an iframe."""
         from trainyard.report.plans.plans_view import view_of_plans
         from trainyard.report.render.html import notebook_frame
 
         return notebook_frame(view_of_plans(self))
+
+
+_PLANNED_KEYS = (
+    "tokens_per_step", "micro_batch_size", "dtype", "activation_checkpoint", "activation_checkpoint_every", "schedule",
+    "offload", "compile",
+)  # fmt: skip
+"""Keys of the recipe that plans differ in."""
+
+
+def _same_plan(planned: Job, job: Job) -> bool:
+    """Whether a plan's job has the layout of `job` and the settings of the recipe that plans differ in."""
+    keys_agree = all(getattr(planned.recipe, key) == getattr(job.recipe, key) for key in _PLANNED_KEYS)
+    return planned.layout == job.layout and keys_agree
 
 
 def from_search(

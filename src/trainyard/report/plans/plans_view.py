@@ -16,7 +16,9 @@ from trainyard.predict.search.points import LayoutPoint
 from trainyard.report.plans import hetero_tables
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
+from trainyard.report.view.charts import Charts
 from trainyard.report.view.key_figures import figure
+from trainyard.report.view.planned_pipeline import planned_pipeline
 from trainyard.report.view.view import Bar, Column, Dot, KeyFigure, Legend, Planned, Stack, Table, View
 from trainyard.report.view.waterfall import waterfall
 
@@ -59,6 +61,7 @@ def view_of_plans(plans: Plans) -> View:
             (str(e.account), e.account.label, e.phase, e.ns, e.hidden_ns, e.count) for e in ledger.sorted_entries()
         ),
         planned=_planned(plans),
+        charts=Charts(pipeline=planned_pipeline(job)),
         warnings=(_too_full(plans),) if best.reserved_bytes > USABLE * plans.memory_bytes > 0 else (),
         notes=layouts.notes[1:],
         limits=_LIMITS,
@@ -122,7 +125,12 @@ def _bars(plans: Plans) -> tuple[Bar, ...]:
 
 
 def _planned(plans: Plans) -> Planned:
-    """The data of the charts: memory of each layout by part in bytes, the Pareto front, and scaling in devices."""
+    """The data of the charts: memory of each layout by part (weights, logits, ...) in bytes, the Pareto front, and the
+    step time over numbers of devices with a fixed batch (`strong`) or a batch that grows with them (`weak`).
+
+    `limit`: bytes of a device, of which the fraction `USABLE` is available; `RESERVED`: the ratio of the bytes that the
+    allocator reserves to those allocated. Parts that no layout needs are left out.
+    """
     legends = {part: Legend(label=word.label, colour=word.colour) for part, word in words.MEMORY.items()} | {
         "logits": Legend(label=tables.OTHER_PARTS["logits"], colour=words.MEMORY["temporary"].colour),
         "gathered": Legend(label=tables.OTHER_PARTS["gathered"], colour=words.MEMORY["communication"].colour),

@@ -68,7 +68,9 @@ def _suggest_commands(comparison: Comparison, folded: int, traces: str) -> list[
         "more note": len(comparison.caveats[_MOST_NOTES:]),
     }
     listed = [units.counted(count, noun) for noun, count in counts.items() if count]
-    steps = [NextStep("--full", ", ".join([*listed, "range over steps"]))]
+    if comparison.no_operations:
+        listed.append("why operations are not compared")
+    steps = [NextStep("--full", ", ".join(listed))] if listed else []
     if comparison.before.timed_ns and comparison.after.timed_ns:
         command = "trainyard gate run --base REVISION JOB.toml | -- COMMAND"
         return [*steps, NextStep(command, "test for a slowdown with known error rates")]

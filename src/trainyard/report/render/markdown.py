@@ -70,7 +70,7 @@ def _ledger(view: View) -> str:
         for _, label, phase, ns, hidden, count in view.table
     ]  # fmt: skip
     total = ("**step**", "", f"**{units.show_ns(view.wall_ns)}**", "100.0 %", "", "")
-    return _table(("account", "phase", "ns", "share", "hidden ns", "count"), "llrrrr", [*rows, total])
+    return table_text(("account", "phase", "ns", "share", "hidden ns", "count"), "llrrrr", [*rows, total])
 
 
 def _findings(view: View) -> str:
@@ -80,7 +80,7 @@ def _findings(view: View) -> str:
          escaped(finding.remedy.description) if finding.remedy else "", f"{100 * finding.confidence:.0f} %")
         for finding in view.findings
     ]  # fmt: skip
-    return _table(("severity", "finding", "a step", "evidence", "remedy", "confidence"), "llrllr", rows)
+    return table_text(("severity", "finding", "a step", "evidence", "remedy", "confidence"), "llrllr", rows)
 
 
 def _price(finding: Finding) -> str:
@@ -95,10 +95,10 @@ def _kernels(view: View) -> str:
          f"{row.count:,}")
         for row in view.kernels[:_MOST_KERNELS]
     ]  # fmt: skip
-    return _table(("kernel", "account", "phase", "ns a step", "share", "calls"), "lllrrr", rows)
+    return table_text(("kernel", "account", "phase", "ns a step", "share", "calls"), "lllrrr", rows)
 
 
-def _table(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
+def table_text(heads: Sequence[str], sides: str, rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table of escaped cells. `sides`: for each column, `l` or `r`: aligned to the left or right."""
     lines = [heads, ["---:" if side == "r" else "---" for side in sides], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

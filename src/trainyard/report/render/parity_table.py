@@ -3,8 +3,11 @@ norms with those of one process, within a tolerance."""
 
 from __future__ import annotations
 
+from math import isfinite
+
 from trainyard import units
 from trainyard.numerics.parity import Parity
+from trainyard.numerics.rounding_tolerance import ToleranceRule
 from trainyard.report.view.parity_results import ParityResults
 from trainyard.report.view.view import Column, Table
 
@@ -38,9 +41,10 @@ def table(parity: ParityResults, full: bool = True) -> Table:
         f"{units.counted(folded, 'more mix', 'more mixes')} with --full, the errors smaller." if folded else "",
         *listed,
         f"{units.counted(len(reasons) - len(listed), 'more reason')} with --full." if listed != reasons else "",
-        "Errors are the largest relative errors of any step, of the loss and of the global gradient norm. The "
-        "reference is one process that runs the same micro-batches in sequence in the same number format, without "
-        "recomputation, compilation or offloading.",
+        "Errors are relative, of the loss and of the global gradient norm, in the step where they are the largest part "
+        "of their tolerance; the larger part is listed. The reference is one process that runs the same micro-batches "
+        "in sequence in the same number format, without recomputation, compilation or offloading.",
+        explain(parity.tolerance),
     )
     return Table(
         title="Mix",
@@ -51,7 +55,7 @@ def table(parity: ParityResults, full: bool = True) -> Table:
             Column(title="format", id=True),
             Column(title="loss error", id=True),
             Column(title="norm error", id=True),
-            Column(title="tolerance", id=True, optional=True),
+            Column(title="of tolerance", id=True, optional=True),
             Column(title="verdict", id=True),
             Column(title="time, s", digits=1, optional=True),
         ),
@@ -60,9 +64,9 @@ def table(parity: ParityResults, full: bool = True) -> Table:
                 result.mix,
                 result.ranks,
                 result.dtype,
-                format_error(result.loss_error),
-                format_error(result.grad_norm_error),
-                f"{result.tolerance:g}",
+                result.loss and result.loss.error_text,
+                result.grad_norm and result.grad_norm.error_text,
+                f"{100 * fraction:.0f} %" if isfinite(fraction := _largest_fraction(result)) else None,
                 result.verdict,
                 result.seconds,
             )
@@ -71,11 +75,21 @@ def table(parity: ParityResults, full: bool = True) -> Table:
     )
 
 
+def explain(rule: ToleranceRule) -> str:
+    """A sentence on the origin of the tolerances."""
+    return (
+        f"A tolerance is {rule.factor:.1f} times the root mean square deviation of {rule.replicas} replicas of the "
+        f"reference in which every sum moves by one unit in the last place, and at least {rule.floor:.1e}: "
+        f"{100 * rule.false_alarm:g} % of layouts that differ by normally distributed rounding only exceed it; float16 "
+        "has longer tails."
+    )
+
+
 def _urgency(result: Parity) -> tuple[int, float]:
     """Sort key: the verdict, then the largest error relative to its tolerance, the largest first."""
-    errors = [error for error in (result.loss_error, result.grad_norm_error) if error is not None]
-    return _ORDER.index(result.verdict), -max(errors, default=0.0) / (result.tolerance or 1.0)
+    return _ORDER.index(result.verdict), -_largest_fraction(result)
 
 
-def format_error(error: float | None) -> str | None:
-    return None if error is None else "0" if error == 0 else f"{error:.1e}"
+def _largest_fraction(result: Parity) -> float:
+    """The larger one of the loss's and the gradient norm's error, each as a fraction of its tolerance."""
+    return max((part.fraction for part in (result.loss, result.grad_norm) if part is not None), default=0.0)

@@ -21,7 +21,7 @@ import numpy as np
 from trainyard.events import I64
 from trainyard.formats.atomic import replacing
 from trainyard.formats.protobuf import double_field, int_field, message_field, padded_varints, text_field, varint
-from trainyard.report.view.timeline import lane_numbers, shown_name, step_label
+from trainyard.report.view.rank_lanes import lane_numbers, shown_name, step_label
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES
@@ -348,7 +348,8 @@ def _streams(rank: RankTrace) -> Iterator[tuple[str, Slices]]:
     kind = kind.reshape(-1)
 
     def describe(index: int) -> tuple[str, Facts]:
-        """Name and facts of the slices of a kind, which is a column of `kinds`."""
+        """Name and facts, (title, value) pairs, of the slices of a kind: column `index` of `kinds`, which has the
+        number of their name, key (index into `rank.keys.pairs`), module and op; -1 for no module or op."""
         name, key, module, op = kinds[:, index].tolist()
         account, phase = rank.keys.pairs[key]
         launched = (("op", names[op]),) if op >= 0 else ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -14,9 +16,12 @@ from trainyard import units, words
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
 from trainyard.report.render.fitted_table import Part, fitted, plain, shortened
+from trainyard.report.render.rank_heat import rank_heat
+from trainyard.report.render.step_strip import step_strip
 from trainyard.report.render.terminal import (
     NextStep,
     figures_line,
+    floating_bar,
     joined_line,
     next_steps,
     phases_line,
@@ -39,10 +44,14 @@ _MOST_PATHS = 3
 """Paths in a suggested command."""
 _SMALL_SHARE = 0.01
 """Fraction of the step below which an account is folded with the others."""
-_BAR_WIDTH = 20
-"""Width of the longest bar in characters."""
-_NAME_WIDTH = 34
-"""Width of an account in characters from which the bar is left out before it is shortened."""
+_PICTURE_WIDTH = 24
+"""Width of the bars and of the heat map together, in characters."""
+_LEAST_HEAT_WIDTH = 5
+"""Width that the head of the heat map, `ranks 0-7`, takes on two lines."""
+_MOST_RANKS = 12
+"""Maximum number of columns of the heat map."""
+_NAME_WIDTH = 30
+"""Width of an account in characters from which the bars are left out before it is shortened."""
 
 
 def print_analysis(
@@ -52,7 +61,8 @@ def print_analysis(
     steps: Sequence[NextStep] = (),
     full_command: str = "--full",
 ) -> None:
-    """Prints one screen, or everything if `full`. Names come from files: they are printed as text, never as markup.
+    """Prints one screen, or everything if `full`: all kernels, and each part of the window of the ledgers. Names come
+    from files: they are printed as text, never as markup.
 
     `steps`: suggested commands. `full_command`: the command or option that prints everything, not suggested if empty.
     """
@@ -63,7 +73,7 @@ def print_analysis(
     else:
         console.print(
             Group(
-                *_parts(view, analysis.mean, console.width),
+                *_parts(view, analysis, console.width),
                 *next_steps((*_omitted(view, full_command), *steps), console.width),
             )
         )
@@ -90,9 +100,9 @@ def _worthwhile(analysis: Analysis | View) -> list[Finding]:
     ]
 
 
-def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
-    """The content of one screen, in order: title, remedy, warnings, key figures, largest accounts, findings and notes.
-    `width`: in characters."""
+def _parts(view: View, analysis: Analysis, width: int) -> list[RenderableType]:
+    """The content of one screen, in order: title, remedy, warnings, key figures, largest accounts, steps, findings and
+    notes. `width`: in characters."""
     leading = view.findings[0] if view.findings and view.findings[0].summary == view.title else None
     parts: list[RenderableType] = [Text(plain(sentence(view.title)), style="bold")]
     if leading and leading.remedy:
@@ -104,7 +114,9 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
     if view.figures:
         parts.append(figures_line(view.figures))
     if view.wall_ns:
-        parts += ["", _accounts(view, mean, width), phases_line(view)]
+        parts += ["", *_accounts(view, analysis.mean, width), phases_line(view)]
+        if (strip := step_strip(analysis.ledgers, width)) is not None:
+            parts.append(strip)
     worthwhile = _worthwhile(view)
     shown = [finding for finding in worthwhile[:_MOST_FINDINGS] if finding is not leading]
     folded = [finding for finding in view.findings if finding is not leading and finding not in worthwhile]
@@ -122,37 +134,46 @@ def _parts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
     return [*parts, *(Text(f"note: {note}", style="dim") for note in notes)]
 
 
-def _accounts(view: View, mean: Ledger, width: int) -> RenderableType:
-    """The table of the largest accounts of the mean step, with a row for the others, fitted to `width` characters."""
+def _accounts(view: View, mean: Ledger, width: int) -> list[RenderableType]:
+    """The table of the largest accounts of the mean step, with a row for the others, fitted to `width` characters: a
+    waterfall, whose bars add up to the step and, of several ranks, their heat map with its legend."""
     accounts = sorted(((ns, account) for account, ns in mean.by_account().items() if ns), key=lambda row: -row[0])
     large = [row for row in accounts[:_MOST_ACCOUNTS] if row[0] >= _SMALL_SHARE * mean.wall_ns]
     folded = accounts[len(large) :]
     if len(folded) == 1:
         large, folded = accounts, []
-    rows = [(account.label, ns, account.colour) for ns, account in large]
+    rows = [_Row(account.label, ns, account.colour, str(account)) for ns, account in large]
     if folded:
-        rows.append((f"{len(folded)} more accounts", sum(ns for ns, _ in folded), "dim"))
-    longest = max((ns for _, ns, _ in rows), default=1)
-    rows.append((view.bars[-1].label, mean.wall_ns, "bold"))
-    names = [Text(plain(label), style="" if style.startswith("#") else style) for label, _, style in rows]
-    bars = [_bar(ns, longest, style) for _, ns, style in rows]
-    return fitted(
+        rows.append(_Row(f"{len(folded)} more accounts", sum(ns for ns, _ in folded), "dim"))
+    ends_ns = list(accumulate(row.ns for row in rows))
+    rows.append(_Row(view.bars[-1].label, mean.wall_ns, "bold"))
+    heat = rank_heat(view.heat, mean.wall_ns, _MOST_RANKS) if view.heat is not None else None
+    bar_width = _PICTURE_WIDTH - (max(_LEAST_HEAT_WIDTH, len(next(iter(heat.cells.values()), ""))) if heat else 0)
+    names = [Text(plain(row.label), style="" if row.account else row.style) for row in rows]
+    bars = [
+        floating_bar(end_ns - row.ns, row.ns, mean.wall_ns, bar_width, row.style) if row.account else Text("")
+        for row, end_ns in zip(rows, [*ends_ns, mean.wall_ns])
+    ]
+    table = fitted(
         [
             Part("account", names, name=True, min_width=_NAME_WIDTH),
-            Part("ms", [Text(f"{ns / 1e6:,.3f}") for _, ns, _ in rows], right=True),
-            Part("share", [Text(units.show_share(ns, mean.wall_ns)) for _, ns, _ in rows], right=True),
+            Part("ms", [Text(f"{row.ns / 1e6:,.3f}") for row in rows], right=True),
+            Part("share", [Text(units.show_share(row.ns, mean.wall_ns)) for row in rows], right=True),
             Part("", bars, drop_order=1),
+            *([Part(heat.title, [heat.cells.get(row.account, Text()) for row in rows], drop_order=2)] if heat else []),
         ],
         width,
     )
+    return [table, *([Text(heat.legend, style="dim")] if heat else [])]
 
 
-def _bar(ns: int, longest: int, style: str) -> Text:
-    """A bar in the colour `style` (`#rrggbb`), `_BAR_WIDTH` characters for `longest` ns; empty for other styles."""
-    if not style.startswith("#"):
-        return Text("")
-    halves = max(1, round(2 * _BAR_WIDTH * ns / longest))
-    return Text("█" * (halves // 2) + "▌" * (halves % 2), style=style)
+class _Row(NamedTuple):
+    """A row of the largest accounts. `account`: empty for a row that is not one account."""
+
+    label: str
+    ns: int
+    style: str
+    account: str = ""
 
 
 def _findings(findings: Sequence[Finding]) -> Table:

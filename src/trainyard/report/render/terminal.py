@@ -13,9 +13,10 @@ from rich.text import Text
 from trainyard import units, words
 from trainyard.ledger import Ledger
 from trainyard.report.render.fitted_table import Part, fitted, fitting, plain
+from trainyard.report.render.rank_heat import rank_heat
 from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.price_text import explain_price
-from trainyard.report.view.view import Bar, Cell, Column, KernelRow, KeyFigure, View
+from trainyard.report.view.view import Bar, Cell, Column, Heat, KernelRow, KeyFigure, View
 from trainyard.report.view.view import Table as Facts
 
 _BAR, _NARROW_BAR = 30, 14
@@ -90,6 +91,8 @@ def _parts(view: View, max_rows: int, bar_width: int, width: int) -> list[Render
     if view.wall_ns:
         parts.append(Padding(_ledger(view, bar_width, width), (1, 0, 0, 0)))
         parts.append(Padding(phases_line(view), (1, 0, 0, 0)))
+    if view.heat is not None:
+        parts.append(Padding(_heat_map(view.heat, view.wall_ns, width), (1, 0, 0, 0)))
     if view.kernels:
         parts.append(Padding(_rows("Top kernels", view.kernels[:max_rows], width), (1, 0, 0, 0)))
     if view.modules:
@@ -212,16 +215,33 @@ def _ledger(view: View, bar_width: int, width: int) -> RenderableType:
 
 
 def _drawn(bar: Bar, wall_ns: int, width: int) -> Text:
+    """The floating bar of a row of the waterfall."""
+    return floating_bar(bar.start_ns, bar.ns, wall_ns, width, bar.colour if bar.role != "total" else "")
+
+
+def floating_bar(start_ns: int, ns: int, wall_ns: int, width: int, style: str) -> Text:
     """A floating bar on a scale of `width` characters for `wall_ns`, of half-character precision, at least half a
     character wide."""
     if not wall_ns:
         return Text("")
-    begin_half = round(2 * width * bar.start_ns / wall_ns)
-    end_half = max(begin_half + 1, round(2 * width * (bar.start_ns + bar.ns) / wall_ns))
+    begin_half = round(2 * width * start_ns / wall_ns)
+    end_half = max(begin_half + 1, round(2 * width * (start_ns + ns) / wall_ns))
     begin_half, end_half = min(begin_half, 2 * width - 1), min(max(end_half, begin_half + 1), 2 * width)
     text = " " * (begin_half // 2) + ("▐" if begin_half % 2 else "")
     text += "█" * (end_half // 2 - len(text)) + ("▌" if end_half % 2 and end_half // 2 >= len(text) else "")
-    return Text(text, style=bar.colour if bar.role != "total" else "")
+    return Text(text, style=style)
+
+
+def _heat_map(heat: Heat, wall_ns: int, width: int) -> RenderableType:
+    """The heat map of accounts by rank, as wide as the terminal allows, with its legend."""
+    labels = [Text(plain(label)) for label in heat.labels]
+    map_width = max(1, width - min(_FIRST_NAME, max((label.cell_len for label in labels), default=0)) - 2)
+    drawn = rank_heat(heat, wall_ns, map_width)
+    parts = [
+        Part("Where ranks differ", labels, name=True, max_width=_FIRST_NAME),
+        Part(drawn.title, [drawn.cells[account] for account in heat.accounts]),
+    ]
+    return Group(fitted(parts, width), Text(drawn.legend, style="dim"))
 
 
 def phases_line(view: View) -> Text:

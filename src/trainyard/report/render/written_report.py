@@ -9,8 +9,9 @@ import msgspec
 
 
 class WrittenReport(msgspec.Struct, frozen=True, kw_only=True):
-    """`name`: of the run, trace or plans. `file`: path of the report. `format`: its suffix. `state`: of a stored run.
-    `notes`: messages about data that could not be read."""
+    """`name`: of the run, trace or plans, or of several that are compared. `file`: path of the report. `format`: its
+    suffix. `state`: of a stored run; `damaged` if one of several is. `notes`: messages about data that could not be
+    read."""
 
     schema: Literal["trainyard/report/1"] = "trainyard/report/1"
     name: str

@@ -15,7 +15,7 @@ from trainyard.errors import MissingLibrary
 from trainyard.formats.atomic import replacing
 from trainyard.ledger import Account, Ledger
 from trainyard.printable import printable
-from trainyard.report.view.build_view import per_rank
+from trainyard.report.view.account_times import per_rank
 from trainyard.report.view.view import View
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.align.traffic import PairTraffic
@@ -133,7 +133,11 @@ def sheets(view: View, ledgers: Sequence[Ledger], measured: MeasuredTrace | None
 
 
 def _ledger(mean: Ledger) -> Sheet:
-    """The sheet of the mean step's entries, one row for each account and phase, then the whole step; times in ns."""
+    """The sheet of the mean step's entries, one row for each account and phase, then the whole step.
+
+    `ns`: exposed time; `share`: `ns` as a fraction of the step; `hidden_ns`: time overlapped by work of other accounts,
+    which is not part of the sum; `how`: whether the time was seen, inferred or modelled.
+    """
     rows = [
         (
             str(entry.account),

@@ -8,6 +8,7 @@ import msgspec
 
 from trainyard.finding import Finding
 from trainyard.ledger import Ledger
+from trainyard.report.view.charts import Charts
 from trainyard.report.view.view import KernelRow, KeyFigure, Table
 from trainyard.trace.flops.coverage import FormulaCoverage
 from trainyard.trace.step_overview import StepOverview
@@ -47,6 +48,8 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     """How much of the compute time has known FLOPs and bytes, and which ops have none."""
     tables: tuple[Table, ...] = ()
     """Idle time, host operations, bandwidths, arrival at collectives, roofline, ..., as far as they are known."""
+    charts: Charts = Charts()
+    """Series of a run, roofline, bus bandwidth, pipeline schedule and goodput, as far as they are known."""
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     """Dropped and unknown events, and how the ledgers were computed."""

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 
 import msgspec
 
-from trainyard import units, words
+from trainyard import plugins, units, words
 from trainyard.detect.coverage import MIN_UNEXPLAINED_FRACTION as UNEXPLAINED_LEAST
 from trainyard.detect.finding_text import MIN_STEP_FRACTION, describe_step, matters
 from trainyard.diagnose.price_findings import diagnose
 from trainyard.finding import Finding
-from trainyard.job import SCRIPT, Job, Recipe
+from trainyard.job import SCRIPT, Job
 from trainyard.ledger import WINDOW, Ledger
+from trainyard.recipe import Recipe
 from trainyard.record import Run
 from trainyard.report.view.analysis import Analysis
+from trainyard.report.view.build_charts import build_charts
 from trainyard.report.view.fact_tables import run_tables, tables
-from trainyard.report.view.key_figures import figures_of_run, ideal_ns, profiled_step_warning, unit_of
+from trainyard.report.view.key_figures import figures_of_run, ideal_ns, profiled_step_warning
 from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.run.parts.part import joined_run_id
 from trainyard.store.measurement_warnings import measurement_warnings
@@ -92,6 +94,7 @@ def _analysis(
             *(run_tables(run) if run else ()),
             *(tables(measured, roofline, way_to_record) if measured and roofline else ()),
         ),
+        charts=build_charts(run, measured, roofline),
         warnings=(
             *((measured.left_out,) if measured and measured.unread else ()),
             *((measured.unlike_devices,) if measured and measured.by_model else ()),
@@ -115,11 +118,12 @@ def _unmatched_formulas(roofline: Roofline) -> tuple[str, ...]:
 
 def _recipe(job: Job) -> str:
     """The number format, the batch, and the other settings that differ from their defaults."""
-    recipe, unit = job.recipe, unit_of(job)
+    recipe, unit = job.recipe, plugins.unit_of(job)
     parts = [recipe.dtype, *([f"seq {recipe.seq_len}"] if unit == "tokens" else [])]
     parts.append(f"{recipe.tokens_per_step:,} {unit} a step")
     if job.accumulate > 1:
-        parts.append(f"{job.accumulate} micro-batches of {recipe.micro_batch_size}")
+        least = "" if job.layout.has_equal_shares else f"{min(job.micro_batches)} to "
+        parts.append(f"{least}{job.accumulate} micro-batches of {recipe.micro_batch_size}")
     for name, default in _SHOWN.items():
         value = getattr(recipe, name)
         if value != default:
@@ -162,18 +166,19 @@ def _headline(mean: Ledger, findings: Sequence[Finding], run: Run | None, interr
 
 
 def _bound(mean: Ledger, findings: Sequence[Finding]) -> str:
-    """The severest avoidable cost of the mean step, else the resource that bounds it."""
+    """The first avoidable cost of the mean step, else the account that takes most of it. `findings`: by weight, the
+    largest first; those of the rule `coverage` are about time without a known cause, which is not a cost."""
     avoidable = [finding for finding in findings if finding.rule != "coverage" and matters(mean, finding.cost_ns)]
     if avoidable and avoidable[0].severity == "high":
         return avoidable[0].summary
-    none = f"No rule finds an avoidable cost of {100 * MIN_STEP_FRACTION:g} % or more"
+    no_finding = f"No rule finds an avoidable cost of {100 * MIN_STEP_FRACTION:g} % or more"
     if not mean.wall_ns or not (avoidable or mean.by_account()):
-        return f"{none} in {describe_step(mean)}"
+        return f"{no_finding} in {describe_step(mean)}"
     account, ns = max(mean.by_account().items(), key=lambda item: item[1])
     largest = f"{account.label} takes {units.show_time(ns)} of {describe_step(mean)}"
     if mean.by_kind().get("compute", 0) >= _COMPUTE_BOUND * mean.wall_ns:
         return f"Compute-bound: {largest}"
-    return avoidable[0].summary if avoidable else f"{none}: {largest}"
+    return avoidable[0].summary if avoidable else f"{no_finding}: {largest}"
 
 
 def _unprofiled(run: Run) -> str:
@@ -208,13 +213,16 @@ def _figures(mean: Ledger, run: Run | None, measured: MeasuredTrace | None) -> l
                 label="communication overlapped",
                 value=hidden,
                 unit="%",
-                description="Share of communication under compute.",
+                description="Share of communication time hidden behind compute.",
             )
         )
     covered = units.show_share(mean.wall_ns - mean.unrecognised_ns, mean.wall_ns).removesuffix(" %")
     figures.append(
         KeyFigure(
-            label="coverage", value=covered, unit="%", description="Share of the step that rules could attribute."
+            label="coverage",
+            value=covered,
+            unit="%",
+            description="Share of the step's time that could be attributed to a known cause.",
         )
     )
     return figures

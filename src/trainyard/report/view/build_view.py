@@ -3,22 +3,32 @@ accounts by rank, and the tables. An account is a category of time, such as `com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
+
+import numpy as np
 
 from trainyard import __version__, units, words
-from trainyard import ledger as ledgers_of
 from trainyard.detect.communication.straggler import late_rank
 from trainyard.ledger import Ledger
+from trainyard.report.view.account_times import account_times, per_rank
 from trainyard.report.view.analysis import Analysis
-from trainyard.report.view.view import Heat, Timeline, View
-from trainyard.report.view.waterfall import SMALL, waterfall
+from trainyard.report.view.rank_groups import group_ranks
+from trainyard.report.view.view import Heat, RankGroups, Timeline, View
+from trainyard.report.view.waterfall import waterfall
+from trainyard.report.view.what_if_section import WhatIfSection
 from trainyard.stats.medians import median
+from trainyard.trace.measure import MAX_RANKS_IN_DETAIL
 
 
-def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:
-    """The view of an analysis. `timeline`: that of its trace; None if it is not drawn, as on a terminal."""
+def view_of(analysis: Analysis, timeline: Timeline | None = None, what_if: WhatIfSection | None = None) -> View:
+    """The view of an analysis. `timeline`, `what_if`: those of its trace; None if they are not drawn, as on a
+    terminal."""
     mean, ranks = analysis.mean, per_rank(analysis.ledgers)
+    groups = timeline.groups if timeline else None
+    if groups is None and len(ranks) > MAX_RANKS_IN_DETAIL:
+        groups = group_ranks(ranks, mean)
     is_stored_run = bool(analysis.state)
+    noun = "inferred step" if analysis.steps and analysis.steps.how == "inferred" else "step"
     return View(
         title=analysis.headline,
         subtitle=analysis.subject,
@@ -26,9 +36,12 @@ def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:
         figures=analysis.figures,
         wall_ns=mean.wall_ns,
         bars=waterfall(mean, ranks, analysis.kernels, analysis.ideal, profiled=is_stored_run),
-        bars_note=_bars_note(mean, "inferred step" if analysis.steps and analysis.steps.how == "inferred" else "step"),
-        heat=_heat(mean, ranks),
+        bars_note=_bars_note(mean, noun, ranks),
+        heat=_heat(mean, ranks, groups),
         timeline=timeline,
+        groups=groups,
+        what_if=what_if,
+        charts=analysis.charts,
         findings=analysis.findings,
         kernels=analysis.kernels,
         modules=analysis.modules,
@@ -45,43 +58,33 @@ def view_of(analysis: Analysis, timeline: Timeline | None = None) -> View:
     )
 
 
-def per_rank(ledgers: Sequence[Ledger]) -> dict[int, Ledger]:
-    """Rank -> the mean ledger of its full steps, or of all its parts if none is full. `ledgers`: one for each rank and
-    step; others are ignored."""
-    by_rank: dict[int, list[Ledger]] = {}
-    for ledger in ledgers:
-        if ledger.scope.reduce == "one" and ledger.scope.ranks:
-            by_rank.setdefault(ledger.scope.ranks[0], []).append(ledger)
-    return {
-        rank: ledgers_of.mean([ledger for ledger in rank_ledgers if not ledger.scope.partial] or rank_ledgers)
-        for rank, rank_ledgers in sorted(by_rank.items())
-    }
-
-
-def _bars_note(mean: Ledger, noun: str) -> str:
-    """The sentence above the bars: their sum in ns and the steps and ranks that it is a mean of. `noun`: for a step."""
+def _bars_note(mean: Ledger, noun: str, ranks_in_all: Collection[int]) -> str:
+    """The sentence above the bars: their sum in ns and the steps and ranks that it is a mean of. `noun`: for a step;
+    `ranks_in_all`: of which those without a full step are left out of the mean."""
     scope = mean.scope
     steps, ranks = units.counted(len(scope.steps), noun), units.counted(len(scope.ranks), "rank")
     spread = "; whiskers: least and most of any rank" if len(scope.ranks) > 1 else ""
     total = units.show_ns(mean.wall_ns)
-    return f"every nanosecond accounted for: the rows add up to {total} ns; mean of {steps}, {ranks}{spread}"
+    left_out = sorted(set(ranks_in_all) - set(scope.ranks))
+    without = f", without {units.show_ranks(left_out)}" if left_out and scope.ranks else ""
+    return f"every nanosecond accounted for: the rows add up to {total} ns; mean of {steps}, {ranks}{without}{spread}"
 
 
-def _heat(mean: Ledger, ranks: dict[int, Ledger]) -> Heat | None:
+def _heat(mean: Ledger, ranks: dict[int, Ledger], groups: RankGroups | None) -> Heat | None:
     """Time in ns of each larger account of the mean step on each rank, and its difference from the ranks' median; None
-    for fewer than two ranks. `ranks`: rank -> its mean ledger."""
+    for fewer than two ranks. `ranks`: rank -> its mean ledger; `groups`: with the hosts of many ranks."""
     if len(ranks) < 2:
         return None
-    accounts = [account for account, ns in mean.by_account().items() if ns >= SMALL * mean.wall_ns]
-    ns_table = [[ledger.by_account().get(account, 0) for ledger in ranks.values()] for account in accounts]
-    medians = [int(median(row)) for row in ns_table]
+    times = account_times(ranks, mean)
+    medians = np.array([int(median(row)) for row in times.ns.tolist()], np.int64)
     late = late_rank(mean)
+    hosts = {rank: group.label for group in (groups.hosts if groups else ()) for rank in group.ranks}
     return Heat(
-        accounts=tuple(str(account) for account in accounts),
-        labels=tuple(account.label for account in accounts),
-        ranks=tuple(ranks),
-        nodes=("",) * len(ranks),
-        values=tuple(tuple(row) for row in ns_table),
-        deviations=tuple(tuple(value - middle for value in row) for row, middle in zip(ns_table, medians)),
+        accounts=tuple(str(account) for account in times.accounts),
+        labels=tuple(account.label for account in times.accounts),
+        ranks=times.ranks,
+        nodes=tuple(hosts.get(rank, "") for rank in ranks),
+        values=tuple(map(tuple, times.ns.tolist())),
+        deviations=tuple(map(tuple, (times.ns - medians[:, None]).tolist())),
         blamed=-1 if late is None else late,
     )

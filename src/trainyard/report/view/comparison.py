@@ -78,7 +78,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
         """The headline and the changes of the accounts for a notebook."""
         from trainyard.report.render.html_tables import tables_html
 
-        return tables_html(self.headline, (_table(self), operations_table(self.operations, self.no_operations)))
+        return tables_html(self.headline, (accounts_table(self), operations_table(self.operations, self.no_operations)))
 
 
 def show_change(change: int, base: int) -> str:
@@ -86,7 +86,7 @@ def show_change(change: int, base: int) -> str:
     return f"{100 * change / base:+.1f} %" if base else "–"
 
 
-def _table(comparison: Comparison) -> Table:
+def accounts_table(comparison: Comparison) -> Table:
     """The changes of all accounts in ms, largest first, and their sum; reasons, doubts and caveats are its notes."""
     changes = sorted(comparison.changes, key=lambda change: -abs(change.ns))
     before, after = comparison.before, comparison.after

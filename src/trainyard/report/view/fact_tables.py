@@ -16,6 +16,7 @@ from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.coverage import FormulaCoverage, formula_coverage
 from trainyard.trace.flops.roofline import RECORD_SHAPES, OpRow, Roofline
 from trainyard.trace.measured_trace import Lateness, MeasuredTrace, ModelMean
+from trainyard.trace.whatif.assumptions import ALL_REPLAYS, assumption
 
 if TYPE_CHECKING:
     from trainyard.report.view.trace_results import QueryResult, Reconciliation, WhatIf
@@ -321,8 +322,9 @@ def prediction_table(result: WhatIf, full: bool = False) -> Table:
     return Table(
         title="Account",
         notes=(
-            "In ms. Predicted by replaying the dependencies of the steps; other effects of the change (caches, clocks, "
-            "other work) are not predicted.",
+            "In ms.",
+            *(f"{change}: {assumption(change)}" for change in result.changes),
+            ALL_REPLAYS,
             *((longer,) if after_ns > before_ns else ()),
         ),
         columns=_columns_with_decimals("Account", measured=3, predicted=3, change=3),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from trainyard import plugins, units, words
-from trainyard.job import Job
 from trainyard.record import Run
 from trainyard.report.view.view import KeyFigure
 from trainyard.store.run_summary import summarise
@@ -25,11 +24,6 @@ def ideal_ns(run: Run) -> tuple[int, str] | None:
     return None
 
 
-def unit_of(job: Job) -> str:
-    """The workload's unit of `tokens_per_step`; tokens if the workload is not installed here."""
-    return plugins.load("workloads", job.workload).unit if job.workload in plugins.names("workloads") else "tokens"
-
-
 def figures_of_run(run: Run) -> list[KeyFigure]:
     """Step time, throughput, MFU or share of the matmul rate, peak memory and loss, as far as they were measured."""
     summary = summarise(run)
@@ -46,7 +40,7 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
             )
         )
         if summary.tokens_per_s:
-            unit = unit_of(run.job)
+            unit = plugins.unit_of(run.job)
             rate = units.show_rate(summary.tokens_per_s, f" {unit}/s")
             figures.append(figure("throughput", rate, f"{unit.capitalize()} of all ranks."))
     figures += shares_of_run(run)
@@ -57,7 +51,9 @@ def figures_of_run(run: Run) -> list[KeyFigure]:
     if summary.loss_first is not None and summary.loss_last is not None:
         first_loss = f"from {summary.loss_first:.3f}"
         description = (
-            "Nats a token." if unit_of(run.job) == "tokens" else f"Mean over the {unit_of(run.job)} of a step."
+            "Nats a token."
+            if plugins.unit_of(run.job) == "tokens"
+            else f"Mean over the {plugins.unit_of(run.job)} of a step."
         )
         figures.append(
             KeyFigure(label="loss", value=f"{summary.loss_last:.3f}", change=first_loss, description=description)

@@ -7,13 +7,16 @@ from typing import Literal
 import msgspec
 
 from trainyard.numerics.parity import Parity
+from trainyard.numerics.rounding_tolerance import ToleranceRule
 
 
 class ParityResults(msgspec.Struct, frozen=True, kw_only=True):
-    """One result per mix, in the order they were run. `steps`: number of steps that each side trained."""
+    """One result per mix, in the order they were run. `steps`: number of steps that each side trained; `tolerance`:
+    how the tolerances follow from rounding."""
 
-    schema: Literal["trainyard/parity/2"] = "trainyard/parity/2"
+    schema: Literal["trainyard/parity/3"] = "trainyard/parity/3"
     steps: int
+    tolerance: ToleranceRule
     results: tuple[Parity, ...]
 
     @property

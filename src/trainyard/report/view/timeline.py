@@ -1,178 +1,96 @@
-"""The timeline of a page: a lane, one row of the drawing, for each rank and stream (on a CPU: for the training thread
-and each thread that communicates).
+"""The timeline of a page: lanes, each a row of the drawing, of slices, which are rectangles in a lane.
 
-A slice is a rectangle in a lane: an interval of work, idle time or a wait. Its look is its place in the legend: the
-account, with a colour.
+A rank has a lane for its ledger, for each of its streams (on a CPU: for the training thread and each thread that
+communicates) and for the spans of its host threads by depth. The look of a slice is its place in the legend: the
+account, or the kind of a host span, with a colour.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Sequence
 
-from trainyard.events import I64
-from trainyard.ledger import AFTER, BEFORE, WINDOW
-from trainyard.report.view.view import Lane, Legend, Timeline
-from trainyard.trace.booking.book_rank import RankTrace
+from trainyard import words
+from trainyard.report.view.rank_lanes import LaneBuilder, LaneRows, step_label
+from trainyard.report.view.rank_summary import summarise_many
+from trainyard.report.view.slice_details import number_collectives
+from trainyard.report.view.view import Lane, Timeline
 from trainyard.trace.measured_trace import MeasuredTrace
 
 _MOST_SLICES = 100_000
-"""Slices of a page above which short neighbours are merged."""
-
-
-class _Table:
-    """Texts numbered in order of first use."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-
-    def number(self, text: str) -> int:
-        return self.numbers.setdefault(text, len(self.numbers))
+"""Slices of streams above which short neighbours are merged, and as many of ledgers."""
+_HOST_SHARE = 0.6
+"""Slices of host lanes, as a fraction of those of streams."""
+_MOST_WITH_DETAILS = 8
+"""Ranks whose slices have details and whose host threads are drawn."""
 
 
 def timeline(measured: MeasuredTrace, max_slices: int = _MOST_SLICES) -> Timeline:
-    """All ranks' intervals from the start of the earliest window on, in ns. If there are more than `max_slices` slices,
-    short neighbours are merged into one slice with the name and colour of the longest, as coarsely as needed.
+    """All ranks' slices from the start of the earliest window on, in ns. If there are more than `max_slices` slices,
+    short neighbours are merged into one slice with the name and colour of the longest, as coarsely as needed. Of many
+    ranks, most have one lane only, which shows the account that owns their time (`rank_summary.py`).
 
     Unaligned ranks each start at zero, since their clocks are not comparable.
     """
     aligned = measured.alignment.aligned
-    starts = [rank.parts[0].start for rank in measured.ranks]
+    many = summarise_many(measured)
+    in_detail = many.in_detail if many else range(len(measured.ranks))
+    ranks = [measured.ranks[index] for index in in_detail]  # loaded once; their rows stay on disk
+    windows = many.windows if many else [(rank.parts[0].start, rank.parts[-1].stop) for rank in ranks]
+    starts = [start for start, _ in windows]
     origins = [min(starts)] * len(starts) if aligned != "no" else starts
-    length_ns = max(rank.parts[-1].stop - origin for rank, origin in zip(measured.ranks, origins))
-    events = sum(len(rank.classified.start) for rank in measured.ranks)
-    fold_ns = 0  # slices shorter than this are merged; doubled until there are few enough slices
-    while True:
-        names, looks = _Table(), _Table()
-        colours: list[str] = []
-        lanes = [
-            lane
-            for rank, origin in zip(measured.ranks, origins)
-            for lane in _lanes(rank, origin, fold_ns, names, looks, colours)
-        ]
-        slice_count = sum(len(lane.starts) for lane in lanes)
-        if slice_count <= max_slices or fold_ns > length_ns:
-            break
-        fold_ns = 2 * fold_ns or max(1, length_ns // max_slices)
+    length_ns = max(stop - origin for (_, stop), origin in zip(windows, origins))
+    builder = LaneBuilder(measured.formulas)
+    late = measured.mean.late
+    by_lateness = sorted((rank.events.rank for rank in ranks), key=lambda rank: -late.get(rank, 0))
+    with_details = set(by_lateness[:_MOST_WITH_DETAILS])
+    rows = [
+        lane
+        for rank, index, collectives in zip(ranks, in_detail, number_collectives(ranks))
+        for lane in builder.lanes(rank, origins[index], collectives, rank.events.rank in with_details)
+    ]
+    most = round(many.most_detail(max_slices) / (2 + _HOST_SHARE)) if many else max_slices
+    limits = {"ledger": most, "device": most, "host": round(_HOST_SHARE * most)}
+    lanes = _within_limits(rows, limits, length_ns)
+    device_slices = sum(len(lane.starts) for lane in lanes if lane.kind == "device")
+    events = many.intervals if many else sum(len(rank.classified.start) for rank in ranks)
+    if many:
+        room = max_slices - sum(len(lane.starts) for lane in lanes)
+        summarised = many.lanes(origins, room, builder.name_number, builder.look_number)
+        shown = {rank.events.rank for rank in ranks}
+        lanes = sorted([*(lane for lane in summarised if lane.rank not in shown), *lanes], key=lambda lane: lane.rank)
     return Timeline(
         length_ns=length_ns,
-        names=list(names.numbers),
-        legend=tuple(Legend(label=label, colour=colour) for label, colour in zip(looks.numbers, colours)),
+        names=builder.names,
+        legend=tuple(builder.legend),
         lanes=tuple(lanes),
-        steps=tuple((step_label(p.label), p.start - origins[0], p.stop - origins[0]) for p in measured.ranks[0].parts),
+        steps=tuple(
+            (step_label(part.label), part.start - origins[in_detail[0]], part.stop - origins[in_detail[0]])
+            for part in ranks[0].parts
+        ),
         events=events,
-        merged=max(0, events - slice_count),
+        merged=sum(len(lane.begin) for lane in rows if lane.kind == "device") - device_slices,
         aligned=aligned,
+        groups=many.groups if many else None,
+        stacks=tuple(builder.stacks.nodes),
+        span_names=builder.stacks.names,
+        shapes=builder.shapes.texts,
+        phases=tuple(words.PHASES),
     )
 
 
-def _lanes(rank: RankTrace, origin: int, fold_ns: int, names: _Table, looks: _Table, colours: list[str]) -> list[Lane]:
-    """The lanes of a rank: its streams and, in them, waits; times in ns from `origin`.
-
-    Slices and gaps shorter than `fold_ns` are merged into one slice that has the name of its longest. Adds the names
-    of slices to `names`, and labels of accounts to `looks` with their colours to `colours`; lanes refer to them by
-    number.
-    """
-    classified, waits = rank.classified, rank.waits
-    lane_of, labels = lane_numbers(rank)
-    window = (rank.parts[0].start, rank.parts[-1].stop)
-    # Rows: the intervals of work, then the waits; `lane_of`, `key` and `name` get the same rows.
-    start = np.clip(np.concatenate([classified.start, waits.start]), *window) - origin
-    stop = np.clip(np.concatenate([classified.stop, waits.stop]), *window) - origin
-    key = np.concatenate([classified.key, waits.key])
-    name = np.concatenate([classified.name, np.full(len(waits.start), -1)])
-    wait_lane = lane_of[_collective_rows(rank)] if len(waits.start) else np.empty(0, np.int64)
-    lane_of = np.concatenate([lane_of, wait_lane])
-    look = np.array([_look(rank, k, looks, colours) for k in range(len(rank.keys.pairs))], np.int64)
-    texts = list(rank.events.names)
-    lanes: list[Lane] = []
-    for lane, label in enumerate(labels):
-        rows = np.flatnonzero((lane_of == lane) & (stop > start))
-        rows = rows[np.argsort(start[rows], kind="stable")]
-        if not len(rows):
-            continue
-        begin = start[rows]
-        end = stop[rows]
-        # If slices overlap, the later one begins where the earlier ones have ended.
-        begin = np.maximum(begin, np.concatenate([begin[:1], np.maximum.accumulate(end)[:-1]]))
-        kept = end > begin
-        rows, begin, end = rows[kept], begin[kept], end[kept]
-        first = _folds(begin, end, fold_ns)  # index of the first slice of each merged one; `last`: of the last
-        last = np.concatenate([first[1:] - 1, [len(rows) - 1]])
-        longest = rows[_longest(end - begin, first)]
-        named = zip(name[longest].tolist(), key[longest].tolist())
-        lanes.append(
-            Lane(
-                rank=rank.events.rank,
-                label=label,
-                starts=begin[first].tolist(),
-                lengths=(end[last] - begin[first]).tolist(),
-                name=[names.number(shown_name(rank, texts, row_name, row_key)) for row_name, row_key in named],
-                look=look[key[longest]].tolist(),
-            )
-        )
-    return lanes
+def _within_limits(rows: Sequence[LaneRows], limits: dict[str, int], length_ns: int) -> list[Lane]:
+    """The lanes with short slices merged, so that the lanes of each kind have at most `limits[kind]` slices, or as many
+    as there are lanes. `length_ns`: of the timeline."""
+    shortest_ns = {
+        kind: _shortest_ns([lane for lane in rows if lane.kind == kind], limit, length_ns)
+        for kind, limit in limits.items()
+    }
+    return [lane.merge_short(shortest_ns[lane.kind]) for lane in rows]
 
 
-def lane_numbers(rank: RankTrace) -> tuple[I64, list[str]]:
-    """(lane number of each row of `rank.classified`, label of each lane): a lane for each stream or, on CPUs, for each
-    thread."""
-    events = rank.events
-    if len(events.work):
-        return events.work.stream.astype(np.int64), list(events.streams)
-    # On CPUs the collectives come after the intervals of the training thread in the table.
-    spans = np.array(sorted(rank.classified.collectives), np.int64)
-    lane = np.zeros(len(rank.classified.start), np.int64)
-    threads = events.host.thread[rank.classified.launcher[spans]] if len(spans) else spans
-    numbers = {thread: number + 1 for number, thread in enumerate(dict.fromkeys(threads.tolist()))}
-    lane[spans] = [numbers[thread] for thread in threads.tolist()]
-    return lane, ["training thread", *(f"comm thread {number}" for number in numbers.values())]
-
-
-def _collective_rows(rank: RankTrace) -> I64:
-    """For each wait, the row in `rank.classified` of the collective that follows it: the interval that starts at the
-    end of the wait."""
-    rows = np.array(sorted(rank.classified.collectives), np.int64)
-    starts = rank.classified.start[rows]
-    order = np.argsort(starts, kind="stable")
-    following = np.searchsorted(starts[order], rank.waits.stop, "left")
-    return rows[order][np.minimum(following, len(rows) - 1)]
-
-
-def step_label(label: str) -> str:
-    """The label of a part of the window as shown: `step 7`, or the name of a part that is not a step."""
-    return label if label in (BEFORE, WINDOW, AFTER) else f"step {label}"
-
-
-def shown_name(rank: RankTrace, texts: list[str], name: int, key: int) -> str:
-    """The name of a slice: that of its event; for idle time and waits the label of the account, which is more specific
-    than the enclosing span. `name`: index into `texts`, -1 for none; `key`: index into `rank.keys.pairs`."""
-    account = rank.keys.pairs[key][0]
-    return account.label if name < 0 or account.kind in ("launch_gap", "straggler") else texts[name]
-
-
-def _look(rank: RankTrace, key: int, looks: _Table, colours: list[str]) -> int:
-    """The number in `looks` of the account of `key`, an index into `rank.keys.pairs`. A new account is added to
-    `looks`, and its colour to `colours`."""
-    account = rank.keys.pairs[key][0]
-    number = looks.number(account.label)
-    if number == len(colours):
-        colours.append(account.colour)
-    return number
-
-
-def _folds(begin: I64, end: I64, fold_ns: int) -> I64:
-    """Indices of the first slice of each group that is drawn as one: slices shorter than `fold_ns` that begin in the
-    same interval of that length. `begin`, `end`: of each slice in ns."""
-    if not fold_ns:
-        return np.arange(len(begin))
-    bucket, is_long = begin // fold_ns, end - begin >= fold_ns
-    is_separate = (bucket[1:] != bucket[:-1]) | is_long[1:] | is_long[:-1]
-    return np.flatnonzero(np.concatenate([[True], is_separate]))
-
-
-def _longest(length_ns: I64, group_starts: I64) -> I64:
-    """The index of the longest slice of each group, which gives the group its name and colour. `length_ns`: of each
-    slice; `group_starts`: index of the first slice of each group."""
-    group = np.repeat(np.arange(len(group_starts)), np.diff(np.append(group_starts, len(length_ns))))
-    order = np.lexsort((-length_ns, group))
-    return order[group_starts]
+def _shortest_ns(rows: Sequence[LaneRows], max_slices: int, length_ns: int) -> int:
+    """The length in ns below which slices of these lanes are merged; 0 if there are few enough."""
+    shortest_ns = 0
+    while shortest_ns <= length_ns and sum(lane.count(shortest_ns) for lane in rows) > max_slices:
+        shortest_ns = 2 * shortest_ns or max(1, length_ns // max_slices)
+    return shortest_ns

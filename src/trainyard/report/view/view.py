@@ -10,6 +10,8 @@ from typing import Literal
 import msgspec
 
 from trainyard.finding import Finding
+from trainyard.report.view.charts import Charts
+from trainyard.report.view.what_if_section import WhatIfSection
 
 
 class KeyFigure(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,16 +61,39 @@ class Heat(msgspec.Struct, frozen=True, kw_only=True):
     blamed: int = -1
 
 
+class RankGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of many ranks. `label`: their common property; `typical`: the rank that is nearest to their mean step."""
+
+    label: str
+    ranks: tuple[int, ...]
+    typical: int
+
+
+class RankGroups(msgspec.Struct, frozen=True, kw_only=True):
+    """Groups of many ranks: those with similar steps, the most unusual first; by host and by pipeline stage, empty if
+    unknown. `latest`: the ranks that the others wait for, by the time that they wait."""
+
+    similar: tuple[RankGroup, ...]
+    hosts: tuple[RankGroup, ...] = ()
+    stages: tuple[RankGroup, ...] = ()
+    latest: tuple[int, ...] = ()
+
+
 class Legend(msgspec.Struct, frozen=True, kw_only=True):
+    """An entry of a legend. `means`: what its colour stands for, if the label alone does not say it."""
+
     label: str
     colour: str
+    means: str = ""
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the timeline: a stream of a rank, or a CPU thread. Slice i starts at `starts[i]` ns after the
-    timeline's origin, lasts `lengths[i]`, is named `names[name[i]]` and drawn as `legend[look[i]]`.
+    """One row of the timeline. Slice i starts at `starts[i]` ns after the timeline's origin, lasts `lengths[i]`, is
+    named `names[name[i]]` and drawn as `legend[look[i]]`.
 
-    Slices of a lane do not overlap.
+    Slices of a lane do not overlap. `kind`: `ledger` (the account that owns the rank's time), `device` (a stream of the
+    rank, or a CPU thread) or `host` (spans of a thread, at one `depth` of nesting). `details`: columns of further
+    values, see slice_details.py; empty for ranks without details.
     """
 
     rank: int
@@ -77,11 +102,17 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
     lengths: list[int]
     name: list[int]
     look: list[int]
+    kind: Literal["ledger", "device", "host"] = "device"
+    depth: int = 0
+    details: dict[str, list[int]] = {}
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     """`steps`: (label, start, stop) of each step on the first rank. `events`: number of intervals; `merged`: number of
-    those merged into neighbours too close to distinguish."""
+    those merged into neighbours too close to distinguish. `groups`: if there are many ranks, whose first lane shows
+    which account owns their time; only a few ranks have further lanes. None for few ranks, which have all lanes.
+    `stacks`: a tree of host spans: (the enclosing node, -1 for none; index into `span_names`) of each node. `shapes`,
+    `phases`: texts that details of slices refer to."""
 
     length_ns: int
     names: list[str]
@@ -91,6 +122,11 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     merged: int = 0
     aligned: str = "no"
+    groups: RankGroups | None = None
+    stacks: tuple[tuple[int, int], ...] = ()
+    span_names: list[str] = []
+    shapes: list[str] = []
+    phases: tuple[str, ...] = ()
 
 
 class KernelRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,7 +221,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """A report. `title`: the sentence that names the largest avoidable cost. `warnings` are at the top; `notes` (how
     the ledger was computed), `limits` and `terms` (each with its definition) at the bottom. `table`: the mean ledger as
-    (account, label, phase, ns, hidden_ns, count).
+    (account, label, phase, ns, hidden_ns, count). `groups`: of many ranks, by which they are drawn; None for a few.
     """
 
     title: str
@@ -197,7 +233,10 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     bars_note: str = ""
     heat: Heat | None = None
     timeline: Timeline | None = None
+    groups: RankGroups | None = None
     planned: Planned | None = None
+    what_if: WhatIfSection | None = None
+    charts: Charts | None = None
     findings: tuple[Finding, ...] = ()
     kernels: tuple[KernelRow, ...] = ()
     modules: tuple[KernelRow, ...] = ()

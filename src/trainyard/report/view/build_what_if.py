@@ -1,0 +1,144 @@
+"""Builds the section "What if" of a page: replays the grid, and arranges its points for the page and for a table."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from trainyard.ledger import Account
+from trainyard.report.view.price_text import show_interval
+from trainyard.report.view.view import Column, Table
+from trainyard.report.view.waterfall import SMALL
+from trainyard.report.view.what_if_section import WhatIfDevice, WhatIfLever, WhatIfPoint, WhatIfSection
+from trainyard.trace.measured_trace import MeasuredTrace
+from trainyard.trace.whatif.assumptions import ALL_REPLAYS, assumption
+from trainyard.trace.whatif.changes import MEMORY, NETWORK, NO_LAUNCH_GAPS, NO_STRAGGLERS, PERFECT_OVERLAP
+from trainyard.trace.whatif.grid import Extent, Grid, GridPoint, Lever, replay_grid
+
+
+class _Device(NamedTuple):
+    label: str
+    speeds: dict[str, int]
+
+
+_MATMUL = "compute/matmul"
+_LABELS = {
+    NETWORK: "Network bandwidth",
+    MEMORY: "Memory bandwidth",
+    _MATMUL: "Matmul speed",
+    NO_STRAGGLERS: "No stragglers",
+    PERFECT_OVERLAP: "Communication overlapped",
+    NO_LAUNCH_GAPS: "No launch gaps",
+}
+"""The label of each lever, in the order of the page."""
+_DEVICES = (
+    _Device("2x HBM bandwidth", {MEMORY: 2}),
+    _Device("2x matmul", {_MATMUL: 2}),
+    _Device("2x HBM and matmul", {MEMORY: 2, _MATMUL: 2}),
+    _Device("2x network", {NETWORK: 2}),
+    _Device("2x everything", {MEMORY: 2, _MATMUL: 2, NETWORK: 2}),
+)
+
+
+def what_if_section(measured: MeasuredTrace, extent: Extent = "short", source: str = "PATH") -> WhatIfSection:
+    """Replays a measured trace for the section. `source`: the trace in the commands that the section shows: the id of a
+    stored run, or `PATH`."""
+    return section_of_grid(replay_grid(measured, extent), measured, source)
+
+
+def section_of_grid(grid: Grid, measured: MeasuredTrace, source: str = "PATH") -> WhatIfSection:
+    """The section of a replayed grid. `measured`: the trace that was replayed; `source`: as in `what_if_section`."""
+    measured_ns = measured.mean.by_account()
+    accounts = _list_accounts(measured_ns, measured.mean.wall_ns, grid.points)
+    order = [next(at for at, lever in enumerate(grid.levers) if lever.key == key) for key in _LABELS]
+    return WhatIfSection(
+        levers=tuple(_describe_lever(grid.levers[index]) for index in order),
+        devices=_list_devices([grid.levers[index] for index in order]),
+        points=tuple(
+            WhatIfPoint(
+                settings=tuple(point.settings[index] for index in order),
+                changes=point.changes,
+                wall_ns=point.wall_ns,
+                recovered_ns=point.recovery.ns,
+                interval_ns=point.recovery.interval_ns,
+                ns=None if point.accounts is None else _fold(point.accounts, accounts),
+            )
+            for point in grid.points
+        ),
+        accounts=(
+            *((str(account), account.label, account.colour) for account in accounts),
+            ("", "Smaller accounts", "#a9adb5"),
+        ),
+        wall_ns=measured.mean.wall_ns,
+        ns=_fold(measured_ns, accounts),
+        order=tuple(lever.key for lever in grid.levers),
+        steps=max((point.recovery.steps for point in grid.points), default=0),
+        combinations=grid.combinations,
+        command=f"trainyard trace what-if {source}",
+        full_command=f"trainyard trace {source} --page FILE --what-if",
+        not_replayed=grid.not_replayed,
+        assumes=ALL_REPLAYS,
+    )
+
+
+def what_if_table(section: WhatIfSection) -> Table:
+    """The replayed points as a table, for pages without scripts: the mean step of each, in ms."""
+    return Table(
+        title="Changes",
+        notes=(
+            section.not_replayed or f"Mean step in ms; measured: {section.wall_ns / 1e6:.3f} ms.",
+            *(f"{lever.label}: {lever.unavailable or lever.assumes}" for lever in section.levers),
+            section.assumes,
+            f"`{section.command} --change CHANGE` predicts other changes.",
+        ),
+        columns=(
+            Column(title="Changes"),
+            Column(title="Step", digits=3),
+            Column(title="Recovered", digits=3),
+            Column(title="Interval", prose=True),
+        ),
+        rows=tuple(
+            (
+                ", ".join(point.changes),
+                point.wall_ns / 1e6,
+                point.recovered_ns / 1e6,
+                show_interval(point.interval_ns) if point.interval_ns else "cannot tell: one step",
+            )
+            for point in section.points
+        ),
+    )
+
+
+def _describe_lever(lever: Lever) -> WhatIfLever:
+    return WhatIfLever(
+        key=lever.key,
+        label=_LABELS[lever.key],
+        speeds=lever.speeds,
+        assumes=assumption(lever.change(1)),
+        unavailable=lever.unavailable,
+    )
+
+
+def _list_devices(levers: list[Lever]) -> tuple[WhatIfDevice, ...]:
+    """The hypothetical devices whose levers the trace supports. `levers`: in the order of the page."""
+    unavailable = {lever.key for lever in levers if lever.unavailable}
+    return tuple(
+        WhatIfDevice(
+            label=device.label,
+            settings=tuple(lever.speeds.index(device.speeds.get(lever.key, 1)) for lever in levers),
+        )
+        for device in _DEVICES
+        if not unavailable & device.speeds.keys()
+    )
+
+
+def _list_accounts(measured_ns: dict[Account, int], wall_ns: int, points: tuple[GridPoint, ...]) -> tuple[Account, ...]:
+    """The accounts with at least the fraction `SMALL` of the step, measured or in a point, in order of precedence."""
+    steps = [(measured_ns, wall_ns), *((point.accounts, point.wall_ns) for point in points if point.accounts)]
+    large = {account for by_account, ns in steps for account, own_ns in by_account.items() if own_ns >= SMALL * ns}
+    return tuple(sorted(large, key=lambda account: account.rank))
+
+
+def _fold(by_account: dict[Account, int], accounts: tuple[Account, ...]) -> tuple[int, ...]:
+    """ns in each of `accounts`, then the sum of all others."""
+    shown = [by_account.get(account, 0) for account in accounts]
+    return (*shown, sum(by_account.values()) - sum(shown))
