@@ -61,7 +61,7 @@ def roofline(device: Device, operation: Operation) -> Estimate:
 
 
 def collective(link: Link, name: str, ranks: int, size: int) -> Estimate:
-    """A ring collective of `size` bytes over `ranks` ranks of one link.
+    """A ring collective of `size` bytes over `ranks` ranks of one link. `name`: one of `words.COLLECTIVES`.
 
     `size` is the whole buffer: a rank's input of an all-reduce or reduce-scatter, its output of an all-gather, or all
     that it sends in an all-to-all. Bandwidth is per rank and direction.
@@ -84,7 +84,8 @@ def collective(link: Link, name: str, ranks: int, size: int) -> Estimate:
 
 
 def _ring_passes(name: str, ranks: int) -> tuple[float, int]:
-    """(traffic of one rank in buffer lengths, number of sequential latencies) of a ring of `ranks`."""
+    """(traffic of one rank in buffer lengths, number of sequential latencies) of the collective `name` on a ring of
+    `ranks`."""
     hop_count = ranks - 1
     if name in ("all_reduce", "barrier"):
         return 2 * hop_count / ranks, 2 * hop_count

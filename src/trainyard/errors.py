@@ -22,6 +22,7 @@
         ├── PlaceUnwritable              4  not-writable         a file, a folder or stdout cannot be written
         ├── PortInUse                    4  port-in-use          another program holds the port
         ├── RankDied                     4  rank-died            a rank of a running job ended early, or hung
+        │   └── TrainingStopped          4  training-stopped     a faulty step, at which the recipe stops the run
         ├── Preempted                    4  preempted            a running job saved its state and left on request
         ├── RemoteFailed                 4  remote-failed        the remote store cannot be reached, or failed
         ├── RunInUse                     4  run-in-use           another process is running the run
@@ -136,6 +137,10 @@ class PortInUse(EnvironmentFailed):
 
 class RankDied(EnvironmentFailed):
     code = "rank-died"
+
+
+class TrainingStopped(RankDied):
+    code = "training-stopped"
 
 
 class Preempted(EnvironmentFailed):

@@ -38,12 +38,14 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of one kind in a job. `nodes`: number of nodes; `ranks_per_node`: ranks on each of them.
 
     `constraint`, `partition`: how the scheduler selects the nodes of this kind; empty for those of the request.
+    `accelerators_per_node`: accelerators to request on each of them; 0 for the number of the request.
     """
 
     nodes: int
     ranks_per_node: int
     partition: str = ""
     constraint: str = ""
+    accelerators_per_node: int = 0
 
 
 class SchedulerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,6 +132,11 @@ class LaunchRequest(msgspec.Struct, frozen=True, kw_only=True):
     def nodes(self) -> int:
         """Number of nodes of all components; that of the job's `[recovery]` without components."""
         return sum(component.nodes for component in self.components) or self.job.recovery.nodes
+
+    @property
+    def has_equal_nodes(self) -> bool:
+        """Whether all nodes have the same number of ranks."""
+        return len({component.ranks_per_node for component in self.components}) < 2
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -109,6 +109,13 @@ class Account:
         word = kind.whats.get(self.what)
         return kind.colour if word is None or self.kind == "straggler" else word.colour
 
+    @property
+    def means(self) -> str:
+        """The definition of the account: that of `what` if it has one, else that of the kind, as for stragglers."""
+        kind = words.KINDS[self.kind]
+        word = kind.whats.get(self.what)
+        return kind.means if word is None or self.kind == "straggler" else word.means
+
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One line of a ledger. `ns` is exposed time; `hidden_ns` is not part of the balance.

@@ -62,12 +62,13 @@ def of_key(key: str) -> Limit:
 
 
 def check(record: object, limits: Mapping[str, Limit], where: str = "") -> None:
-    """Checks integer attributes of `record`, or lists of integers, against `limits` (attribute name -> limit). Raises
-    `BadJob` whose message names the attribute, followed by `where` and the attribute again if `where` is given."""
+    """Checks integer attributes of `record`, or lists of integers, against `limits` (attribute name -> limit); None is
+    not checked. Raises `BadJob` whose message names the attribute, followed by `where` and the attribute again if
+    `where` is given."""
     for name, limit in limits.items():
         value = getattr(record, name)
         for number in value if isinstance(value, list) else [value]:
-            if number > limit.most:
+            if number is not None and number > limit.most:
                 raise BadJob(*_refusal_message(f"{name} = {show(number)}{where and where + name}", limit))
 
 

@@ -17,10 +17,11 @@ from trainyard.entry_points import EntryPoint, entry_points
 from trainyard.errors import BadInput, UnknownName, nearest
 from trainyard.events import Events
 from trainyard.finding import Finding
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
 from trainyard.launch_request import JobStatus, LaunchRequest
 from trainyard.ledger import Account, Ledger
 from trainyard.machine import Claim
+from trainyard.recipe import Recipe
 from trainyard.record import DeviceSeen, Run
 from trainyard.step_marks import STEP_MARK
 
@@ -58,7 +59,7 @@ class Workload(Protocol):
         ...
 
     def expect(self, job: Job) -> Sequence[Operation]:
-        """The arithmetic of one step on one rank."""
+        """The arithmetic of one step on one rank; with unequal batch shares, on one with the most micro-batches."""
         ...
 
     def weights(self, job: Job) -> int:
@@ -95,7 +96,7 @@ class Reader(Protocol):
         again unpacked."""
         ...
 
-    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
+    def read(self, path: Path, options: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
         """One `Events` for each device in a file that `sniff` accepts. Raises `BadFile`."""
         ...
 
@@ -178,6 +179,12 @@ def load(group: str, name: str) -> Any:
 def load_all(group: str) -> dict[str, Any]:
     """Loads all plugins of a group: name -> instance. Raises as `load`."""
     return {name: load(group, name) for name in names(group)}
+
+
+def unit_of(job: Job) -> str:
+    """The unit of a job's `tokens_per_step`, a plural such as tokens or images; tokens if its workload is not installed
+    here."""
+    return load("workloads", job.workload).unit if job.workload in names("workloads") else "tokens"
 
 
 def _member_names(protocol: type) -> list[str]:

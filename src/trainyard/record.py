@@ -36,6 +36,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     memory_bytes: Int
     profiled: bool = False
     warmup: bool = False
+    skipped: bool = False
+    """Whether the update of the step was not applied, since its loss or gradients were faulty."""
     attempt: Int = 0
     """Number of restarts of the job before this step; a step may have one sample per attempt."""
     ended_ns: Int = 0
@@ -89,6 +91,7 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     the fault, if its time is known, to its detection; `restart_s`: from then until all ranks train again; `lost_s`:
     training repeated after the restart, 0 if a simultaneous incident already counts it. `resumed_step`: the step from
     which training resumed, -1 if none. `verdict`: on a hang, a key of words.HANGS; empty if undecided.
+    `action`: what the run did at a faulty step, a key of words.STEP_ACTIONS; `step` is then that step.
     """
 
     kind: str
@@ -103,9 +106,12 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lost_s: float = 0.0
     resumed_step: int = -1
     verdict: str = ""
+    action: str = ""
 
     def __post_init__(self) -> None:
         words.check(self.kind, words.FAULTS, "fault")
+        if self.action:
+            words.check(self.action, words.STEP_ACTIONS, "reaction to a faulty step")
 
 
 class NodeShare(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,5 +178,5 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return tuple(sorted({sample.clock for sample in self.measured()} - {""}))
 
     def measured(self) -> list[Sample]:
-        """The samples that figures are computed from: last attempts, without warm-up and profiled steps."""
-        return [sample for sample in self.kept() if not sample.warmup and not sample.profiled]
+        """The samples that figures are computed from: last attempts, without warm-up, profiled and skipped steps."""
+        return [sample for sample in self.kept() if not sample.warmup and not sample.profiled and not sample.skipped]

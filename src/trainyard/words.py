@@ -276,6 +276,8 @@ FAULTS: Mapping[str, Word] = {
     "slow": Word("slow rank", "A rank takes longer than its peers, step after step."),
     "disk_full": Word("full disk", "A checkpoint found no room."),
     "bad_checkpoint": Word("bad checkpoint", "A checkpoint's files are not what was written."),
+    "non_finite": Word("non-finite values", "The loss or the gradient norm of a step was NaN or infinite."),
+    "loss_spike": Word("loss spike", "The loss of a step was far above the losses before it."),
     "preempted": Word("pre-empted", "The job was asked to leave, and left, saving first where it has checkpoints."),
 }
 """Faults of a running job."""
@@ -290,13 +292,22 @@ HANGS: Mapping[str, Word] = {
     "data_loader": Word("data loader", "A rank waits for a batch of its data loader."),
     "stopped_process": Word("stopped process", "A rank's process is stopped, as by SIGSTOP."),
     "device_stuck": Word(
-        "device stuck", "All ranks entered a collective, and the device of a rank does not reach its end."
+        "device stuck",
+        "The device of a rank does not start a collective that it entered, or does not end one that all ranks entered; "
+        "or the only rank waits for its device.",
     ),
     "network": Word("network", "All ranks entered and started a collective, and it ends on none."),
     "cannot_tell": Word("cannot tell", "The records do not decide why the ranks wait."),
     "no_hang": Word("no hang", "Every recorded collective has ended, and the ranks agree on all of them."),
 }
 """Verdicts on ranks that hang, or that fail because their collectives do not match."""
+
+STEP_ACTIONS: Mapping[str, Word] = {
+    "stop": Word("stop", "The run ended, without the update of the step."),
+    "skip": Word("skip", "The step's update was not applied."),
+    "rollback": Word("rollback", "The run restarted from its last checkpoint and left the batch out."),
+}
+"""Reactions of a run to a faulty step, by its recipe."""
 
 INJECTIONS: Mapping[str, Injection] = {
     "kill_worker": Injection("kill a worker", "A rank's process is killed (SIGKILL).", "rank", "worker_death"),
@@ -326,15 +337,17 @@ NODE_INJECTIONS: Mapping[str, Injection] = {
 ALL_INJECTIONS: Mapping[str, Injection] = {**INJECTIONS, **NODE_INJECTIONS}
 
 TIMES: Mapping[str, Word] = {
-    "good": Word("steps", "Steps that count: each once."),
-    "init": Word("init", "From starting processes to the first step, without loading."),
-    "load": Word("load", "Reading a checkpoint back."),
-    "save": Word("save", "Steps stalled for a checkpoint going out."),
-    "recompute": Word("recompute", "Steps done again after a fault."),
-    "lost": Word("lost", "A step that a fault cut short."),
-    "stall": Word("stall", "From a fault until it was noticed."),
-    "restart": Word("restart", "From noticing a fault, or leaving for more nodes, until new processes were started."),
-    "finish": Word("finish", "From the last step to the end."),
+    "good": Word("steps", "Steps that count: each once.", "#2f9e8f"),
+    "init": Word("init", "From starting processes to the first step, without loading.", "#a9c9b4"),
+    "load": Word("load", "Reading a checkpoint back.", "#c77aa8"),
+    "save": Word("save", "Steps stalled for a checkpoint going out.", "#b5528c"),
+    "recompute": Word("recompute", "Steps done again after a fault.", "#e6a23c"),
+    "lost": Word("lost", "A step that a fault cut short, or whose update was not applied.", "#cf3f2e"),
+    "stall": Word("stall", "From a fault until it was noticed.", "#d9632b"),
+    "restart": Word(
+        "restart", "From noticing a fault, or leaving for more nodes, until new processes were started.", "#8e62c9"
+    ),
+    "finish": Word("finish", "From the last step to the end.", "#a9adb5"),
 }
 """Uses of a running job's time. Its goodput is `good` over the sum of all."""
 

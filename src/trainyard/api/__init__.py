@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from trainyard.api.trace_modes import query as query
     from trainyard.api.trace_modes import reconcile as reconcile
     from trainyard.api.trace_modes import what_if as what_if
+    from trainyard.api.watch_runs import watch_run as watch_run
     from trainyard.api.write_report import report as report
     from trainyard.report.plans.catalogue import Catalogue
     from trainyard.report.plans.plans_file import Plans
@@ -105,6 +106,7 @@ _ELSEWHERE = {
     "run": "trainyard.api.run_jobs",
     "run_script": "trainyard.api.run_jobs",
     "store_golden_curves": "trainyard.api.gate_losses",
+    "watch_run": "trainyard.api.watch_runs",
     "what_if": "trainyard.api.trace_modes",
 }
 """Name -> module that defines it, imported when the name is first used."""
@@ -139,6 +141,12 @@ def analyse(
     refuse damaged files of ranks; otherwise they are left out and named in `warnings`. `formulas`: a TOML file with
     formulas of the FLOPs and bytes of further ops, which take precedence over the built-in ones.
 
+    ```python
+    analysis = api.analyse("traces/")
+    for account, ns in analysis.mean.by_account().items():
+        print(account.label, ns / 1e6)
+    ```
+
     Raises `BadFile` for a file that is not a profile, `BadInput` for profiles that do not belong together.
     """
     from trainyard.api.trace_modes import measure_paths
@@ -171,6 +179,11 @@ def plan(
     `tokens`: tokens or images of the whole training, for days, dollars, energy and scaling. `fix`: only layouts with
     these values, as `tp=8` or `dtype=float8`. `framework`: the framework that trains. `front`: compute the trade-off
     of time and memory over all layouts, which takes seconds for the largest spaces.
+
+    ```python
+    plans = api.plan("llama3-70b", machine="h100", devices=512, batch=1024, seq_len=8192)
+    print(plans.best.plan.job.layout, plans.best.plan.ledger.wall_ns)
+    ```
 
     Raises `BadInput` for arguments or files that cannot be planned for, `BadJob` if no layout divides the model or
     fits.
@@ -275,6 +288,12 @@ def diff(before: Path, after: Path, *, strict: bool = False) -> Comparison:
     `trainyard plan --json` wrote. `strict`: refuse damaged files of ranks; otherwise they are left out and named in
     `caveats`.
 
+    ```python
+    comparison = api.diff("traces/before", "traces/after")
+    for change in comparison.changes:
+        print(change.account.label, change.ns / 1e6, change.verdict)
+    ```
+
     Raises `UnknownName` for a name that is neither a path nor a run, `BadFile` for a file that is not a profile.
     """
     from msgspec.structs import replace
@@ -283,8 +302,8 @@ def diff(before: Path, after: Path, *, strict: bool = False) -> Comparison:
     from trainyard.report.view.comparison import compare
 
     notes: list[str] = []
-    first, second = (
-        find(os.fspath(name), strict, say=notes.append).side(with_operations=True) for name in (before, after)
-    )
+    named = [find(os.fspath(name), strict, say=notes.append) for name in (before, after)]
+    jobs = [item.job for item in named if item.job]
+    first, second = (item.side(with_operations=True, jobs=jobs) for item in named)
     comparison = compare(first, second)
     return replace(comparison, caveats=(*comparison.caveats, *notes))

@@ -11,6 +11,7 @@ from trainyard.job import Job
 from trainyard.numerics.parity import STEPS, Parity, ParityMix, compare
 from trainyard.numerics.parity_mixes import MIXES
 from trainyard.numerics.parity_trial import trial
+from trainyard.numerics.rounding_tolerance import tolerance_rule
 from trainyard.report.view.parity_results import ParityResults
 
 
@@ -29,7 +30,8 @@ def parity(
 
     `job`: a job file or a `trainyard.Job`, whose own layout is compared; if None, every parallelism, precision and
     recomputation, alone and combined, on small models. `only`: of those, the mixes whose names contain this text.
-    `steps`: number of steps to train. `progress`: is called with each result.
+    `steps`: number of steps to train. `progress`: is called with each result. One process trains the job several times,
+    since tolerances follow from replicas whose sums are jittered by one unit in the last place.
 
         table = api.parity(only="FSDP2", progress=print)
         assert not table.different
@@ -47,4 +49,4 @@ def parity(
     for result in compare(mixes, trial, steps):
         results.append(result)
         progress(result)
-    return ParityResults(steps=steps, results=tuple(results))
+    return ParityResults(steps=steps, tolerance=tolerance_rule(steps), results=tuple(results))

@@ -37,7 +37,7 @@ def gate_convergence(
 
     `head`, `base`: runs (id prefix, tag or folder), paired by their seeds. `golden`: a file of `store_golden_curves`,
     in addition to `base` or in its place. `margin`: the smallest relative difference in loss that matters. `alpha`: the
-    rate of false alarms.
+    rate of false alarms. `say`: receives progress messages.
 
     ```python
     result = api.gate_convergence(["1f3a", "77b0", "c2d9"], golden="golden.json")
@@ -57,13 +57,15 @@ def store_golden_curves(
 ) -> StoredCurves:
     """Writes the loss curves of stored runs to a file, for `gate_convergence(..., golden=path)`.
 
+    `head`: runs (id prefix, tag or folder). `say`: receives progress messages.
+
     ```python
     api.store_golden_curves(["1f3a", "77b0", "c2d9"], "golden.json")
     ```
 
     Raises `PlaceUnwritable`.
     """
-    curves, _ = _load_curves(_list_names(head), [], say)
+    curves, _ = _load_curves(_list_names(head), bases=[], say=say)
     golden_curves.write(Path(path), curves)
     say(f"wrote {units.counted(len(curves), 'curve')} to {path}")
     return StoredCurves(golden=str(path), curves=len(curves))

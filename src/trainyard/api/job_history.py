@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainyard import job_file
@@ -15,8 +15,8 @@ from trainyard.compare.history.sources import benchmark_files, stored_runs
 from trainyard.compare.history.sources import series as series_files
 from trainyard.compare.history.sources.series import Series
 from trainyard.errors import BadInput, UnknownName, nearest
-from trainyard.record import Run
 from trainyard.report.history.history_report import HistoryReport, report_history
+from trainyard.store.index.run_index import RunRow
 from trainyard.store.store import Store
 
 _FILE_METRIC, _RUN_METRIC = "value", "step_time"
@@ -51,8 +51,29 @@ def history(
         raise BadInput("Give either a job or --series.", "trainyard history JOB, or trainyard history --series FILE.")
     if series is not None:
         return report_history(judge(_load_file(Path(series), metric), (), _load_accepted(accepted)), stored=False)
+    store = Store(say=say)
     name = _job_name(os.fspath(job or ""))
-    points, runs = stored_runs.build_series(name, _load_runs(name, say), metric or _RUN_METRIC)
+    return history_of_rows(store, name, store.rows(), metric=metric, accepted=accepted, say=say)
+
+
+def history_of_rows(
+    store: Store,
+    name: str,
+    rows: Sequence[RunRow],
+    *,
+    metric: str | None = None,
+    accepted: str | os.PathLike[str] | None = None,
+    say: Callable[[str], None],
+) -> HistoryReport:
+    """The history of the job `name` over the runs of `rows`, which are of any jobs. `metric`, `accepted`, `say` and
+    errors: as for `history`."""
+    if not any(row.job == name for row in rows):
+        raise UnknownName(
+            f"there are no runs of job {name!r} in {store.root}.", nearest(name, {row.job for row in rows})
+        )
+    complete_rows = [row for row in rows if row.job == name and row.state == "complete"]
+    loaded = list(load_complete(store, complete_rows, say))
+    points, runs = stored_runs.build_series(name, loaded, metric or _RUN_METRIC)
     return report_history(judge(points, runs, _load_accepted(accepted)))
 
 
@@ -67,17 +88,6 @@ def _load_file(path: Path, metric: str | None) -> Series:
 def _job_name(job: str) -> str:
     """The name in a job file; any other argument is the name itself."""
     return job_file.load(job).name if Path(job).suffix == ".toml" and Path(job).is_file() else job
-
-
-def _load_runs(name: str, say: Callable[[str], None]) -> list[Run]:
-    """The complete runs of a job. Runs that cannot be read are skipped with a message."""
-    store = Store(say=say)
-    rows = store.rows()
-    if not any(row.job == name for row in rows):
-        raise UnknownName(
-            f"there are no runs of job {name!r} in {store.root}.", nearest(name, {row.job for row in rows})
-        )
-    return list(load_complete(store, [row for row in rows if row.job == name and row.state == "complete"], say))
 
 
 def _load_accepted(path: str | os.PathLike[str] | None) -> Accepted:

@@ -8,11 +8,12 @@ import msgspec
 
 from trainyard import machine, plugins
 from trainyard.errors import BadInput
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
 from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.models.presets import Preset
 from trainyard.predict.inputs import cases
+from trainyard.recipe import Recipe
 from trainyard.report.plans.catalogue import Catalogue, KnownModel
 
 

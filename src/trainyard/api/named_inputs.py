@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from trainyard.compare.side import Side
 from trainyard.errors import BadFile, UnknownName, WrongRunState
+from trainyard.job import SCRIPT, Job
 from trainyard.record import Run
+from trainyard.report.comparison.compared_run import ComparedRun
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.plans_file import read as read_plans
 from trainyard.report.plans.plans_view import view_of_plans
 from trainyard.report.render.by_suffix import Reported
+from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_analysis import analyse_measured, analyse_run
 from trainyard.report.view.build_view import view_of
+from trainyard.report.view.build_what_if import what_if_section
 from trainyard.report.view.timeline import timeline
 from trainyard.store.run_damage import RESTORE
 from trainyard.store.store import Store
@@ -33,11 +37,12 @@ class Named(NamedTuple):
     run: Run | None = None
     plans: Plans | None = None
 
-    def side(self, with_operations: bool = False) -> Side:
-        """This input as a side of a comparison. `with_operations`: with the operation tree of its traces. Raises
-        `WrongRunState` for a damaged run, `UnknownName` for one without a ledger."""
+    def side(self, with_operations: bool = False, jobs: Sequence[Job] = ()) -> Side:
+        """This input as a side of a comparison. `with_operations`: with the operation tree of its traces. `jobs`: those
+        it is compared with, whose layout selects one of several plans. Raises `WrongRunState` for a damaged run,
+        `UnknownName` for one without a ledger."""
         if self.plans is not None:
-            plan = self.plans.best.plan
+            plan = self.plans.like(jobs).plan
             return Side(name=self.name, mean=plan.ledger, ledgers=(plan.ledger,), plan=plan)
         if self.run is not None and self.run.state == "damaged":
             raise WrongRunState(f"run {self.name} is damaged and cannot be compared: {self.run.failure}.", RESTORE)
@@ -58,6 +63,29 @@ class Named(NamedTuple):
             raise UnknownName(f"run {self.name} holds no ledger.", reason)
         return Side(name=self.name, mean=self.run.ledgers[-1], ledgers=self.run.ledgers, run=self.run)
 
+    @property
+    def job(self) -> Job | None:
+        """The job of a stored run; None for a script, for traces and for plans."""
+        return self.run.job if self.run and self.run.job.workload != SCRIPT else None
+
+    def compared(self, jobs: Sequence[Job] = ()) -> ComparedRun:
+        """This input for a page that compares runs: without a ledger if it has none or is damaged. `jobs`: as in
+        `side`."""
+        try:
+            side, no_ledger = self.side(with_operations=True, jobs=jobs), ""
+        except (WrongRunState, UnknownName) as error:
+            side, no_ledger = None, str(error)
+        return ComparedRun(
+            name=self.name, side=side, no_ledger=no_ledger, analysis=None if self.plans else self.analysis(),
+            measured=self.measured, run=self.run, plans=self.plans,
+        )  # fmt: skip
+
+    def analysis(self) -> Analysis:
+        """The analysis of a stored run or of traces. Raises `UnknownName` for plans."""
+        if self.run is not None or self.measured is None:
+            return analyse_run(self.stored(), self.measured)
+        return analyse_measured(self.measured)
+
     def stored(self) -> Run:
         """The stored run. Raises `UnknownName` if there is none."""
         if self.run is None:
@@ -68,11 +96,12 @@ class Named(NamedTuple):
         """The data that a report is written from. `draw`: include the timeline, if there are traces."""
         if self.plans is not None:
             return Reported(view_of_plans(self.plans), ledgers=(self.plans.best.plan.ledger,))
-        if self.run is not None or self.measured is None:
-            analysis = analyse_run(self.stored(), self.measured)
-        else:
-            analysis = analyse_measured(self.measured)
-        view = view_of(analysis, timeline(self.measured) if draw and self.measured else None)
+        analysis = self.analysis()
+        drawn = self.measured if draw else None
+        source = self.run.id if self.run else "PATH"
+        view = view_of(
+            analysis, timeline(drawn) if drawn else None, what_if_section(drawn, source=source) if drawn else None
+        )
         return Reported(view, ledgers=analysis.ledgers, measured=self.measured, run=self.run)
 
 

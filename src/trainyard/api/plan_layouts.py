@@ -117,8 +117,9 @@ def _planner_input(request: PlanRequest, machine: Machine | None, options: PlanO
 def _search(
     wanted: PlannerInput, machine: Machine, request: PlanRequest, *, framework: str, options: PlanOptions, check: bool
 ) -> Plans:  # fmt: skip
-    """Plans on one kind of device, fastest first; with `check`, the configuration's own job comes before them.
-    `framework`: empty for that of `request`."""
+    """Plans on one kind of device, fastest first. `wanted`: the model, the batch and the axes that are fixed;
+    `request`: what the user named, a model or a configuration; `framework`: empty for that of `request`; `check`: the
+    configuration's own job comes first, and with our own framework its peak memory is measured in a simulated run."""
     framework = framework or request.framework
     runner, tokens, notes = FRAMEWORKS[framework], options.tokens, []
     configured_cost = _cost_configuration(request, machine, runner, tokens) if check and request.job else None

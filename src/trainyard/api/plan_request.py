@@ -14,14 +14,15 @@ from msgspec.structs import replace
 from trainyard import job_file
 from trainyard.errors import BadFile, BadInput, described
 from trainyard.formats.regular_files import unreadable
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
 from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.configs import detect_format
 from trainyard.predict.configs.config_keys import LARGEST, CommandArguments
-from trainyard.predict.configs.detect_format import Kind
+from trainyard.predict.configs.detect_format import ConfigFormat
 from trainyard.predict.inputs import cases, vision_models
 from trainyard.predict.inputs.vision_models import VisionModel
+from trainyard.recipe import Recipe
 
 
 class PlanRequest(NamedTuple):
@@ -102,8 +103,8 @@ def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> 
     """The request of one name: a preset, a model file, or a configuration, which it must be if `config_only`.
     `arguments`: values of the command line that a file leaves open."""
     data = _bytes(Path(name), required=config_only)
-    kind: Kind | None = detect_format.kind(data) if data is not None else None
-    if kind == "trainyard":
+    file_format: ConfigFormat | None = detect_format.detect(data) if data is not None else None
+    if file_format == "trainyard":
         job = job_file.load(name)
         job = replace(job, model=arguments.model) if arguments.model else job
         return PlanRequest(model=cases.subject(job), job=job, file=name)
@@ -112,7 +113,7 @@ def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> 
             f"{name} is a model, not a training configuration.",
             f"Search its layouts: trainyard plan {name}; or pass a configuration, with --model {name}.",
         )
-    if data is None or (kind is None and not config_only):
+    if data is None or (file_format is None and not config_only):
         return PlanRequest(_model(name))
     read = detect_format.read(data, name, arguments)
     return PlanRequest(

@@ -19,14 +19,18 @@ from trainyard.run.record.load_meter import LoadMeter, present_load
 def probe_machine(ranks: int | None, dtype: str) -> ProbedMachine:
     """Times calls on `ranks` devices here, None for all, and derives a machine from them. `dtype`: number format of the
     matrix products."""
-    device, count = devices.devices(ranks)
+    device, count, driver_warnings = devices.devices(ranks, dtype)
     before, meter = present_load_warning(present_load()), LoadMeter()
     probes = devices.probe(device.vendor, count, dtype)
     during = load_warning(meter.finish())
     calls = tuple(timed_call(probe) for probe in probes)
     machine = probed_machine.machine("here", device, count, dtype, probes)
     return ProbedMachine(
-        machine=machine, ranks=count, dtype=dtype, calls=calls, warnings=tuple(filter(None, (during or before,)))
+        machine=machine,
+        ranks=count,
+        dtype=dtype,
+        calls=calls,
+        warnings=(*driver_warnings, *filter(None, (during or before,))),
     )
 
 

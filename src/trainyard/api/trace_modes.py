@@ -191,7 +191,7 @@ def measure_paths(
 
     listed = [paths] if isinstance(paths, str | os.PathLike) else paths
     files = [os.fspath(path) for path in listed]
-    how = ReadOptions(limit, mark)
+    options = ReadOptions(limit, mark)
     op_formulas = Formulas(read_formulas(os.fspath(formulas))) if formulas is not None else Formulas()
     run = _stored_run(files[0]) if len(files) == 1 else None
     return measure_files(
@@ -200,7 +200,7 @@ def measure_paths(
         source=run.id if run else "",
         axis=run.job.trace_axis if run else "",
         engine=engine,
-        how=how,
+        options=options,
         strict=strict,
         formulas=op_formulas,
     )

@@ -54,7 +54,8 @@ TASKS = {
     },
     "Keep and share": {
         "report": _Command("report", "Write a report on a run or trace: HTML, Markdown, CSV, Excel, Perfetto."),
-        "runs": _Command("runs", "List, show, tag, delete, push and pull stored runs."),
+        "runs": _Command("runs", "List, show, watch, tag, delete, push and pull stored runs."),
+        "serve": _Command("serve", "Serve the stored runs to browsers: list, reports, comparisons, histories, plans."),
         "completion": _Command("completion", "Print the shell's completion script: bash, zsh or fish."),
     },
 }

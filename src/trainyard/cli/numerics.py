@@ -25,6 +25,8 @@ def parity(job: Path | None, only: str, steps: int, as_json: bool, full: bool) -
 
     Without a job: every parallelism, precision and recomputation, alone and combined, on small models. With JOB.toml:
     the job's own layout. Ranks are processes on this machine with one thread each, even if it has fewer cores.
+    Tolerances follow from rounding: one process trains 8 more times, with every sum jittered by one unit in the last
+    place.
 
     Exit codes: 0 all the same, 1 a mix differs, 2 JOB.toml is refused (with --json also reported as a verdict).
     """

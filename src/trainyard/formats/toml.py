@@ -31,7 +31,7 @@ def dumps(document: Mapping[str, Any], comment: str = "") -> str:
     """Formats a document that `loads` parses to the same values, after the lines of `comment` as comments.
 
     Keys with the value None, which TOML lacks, or an empty table are left out: readers use their defaults. An unpaired
-    surrogate, which TOML cannot hold, is replaced by its number."""
+    surrogate, which TOML cannot hold, is replaced by its code point in brackets (`⟨U+D800⟩`)."""
     comment_lines = "".join(f"# {line}\n" for line in comment.splitlines())
     body = tomli_w.dumps(_drop_none(document))
     return paired(comment_lines + "\n" * bool(comment_lines and body) + body)

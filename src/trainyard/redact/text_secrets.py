@@ -124,12 +124,13 @@ def _find_private_keys(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _find_client_options(text: str) -> Iterator[tuple[int, int]]:
-    """Spans of passwords in the options of known clients: `sshpass -p`, `curl -u`."""
+    """Yields (start, end) in `text` of the passwords in options of known command-line clients: `sshpass -p`,
+    `curl -u`. `_CLIENT` matches a command line from the name of a client on."""
     for line in _CLIENT.finditer(text):
         options = ClientOptions()
         for word in _SHELL_WORD.finditer(text, *line.span()):
             unquoted = word[0].strip("\"'")
-            begin = options.secret_from(unquoted)
+            begin = options.secret_from(unquoted)  # index in the word, -1 if it holds no secret
             if unquoted and begin >= 0:
                 first = word.start() + word[0].index(unquoted) + begin
                 yield first, first + len(unquoted) - begin

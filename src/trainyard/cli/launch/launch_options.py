@@ -53,7 +53,7 @@ def _components(context: click.Context, parameter: click.Parameter, words: tuple
     components: list[Component] = []
     for word in words:
         match = _COMPONENT.match(word)
-        options = dict(part.split("=", 1) for part in match[3].split(",")[1:]) if match else {}
+        options: dict[str, Any] = dict(part.split("=", 1) for part in match[3].split(",")[1:]) if match else {}
         if match is None or options.keys() - {"constraint", "partition"}:
             raise BadInput(
                 f"{word!r} is not a component.",

@@ -137,7 +137,7 @@ def _leave_on(notice_signal: str) -> None:
     name = notice_signal.upper() if notice_signal.upper().startswith("SIG") else f"SIG{notice_signal.upper()}"
     notice = getattr(signal, name, None)
     if not isinstance(notice, signal.Signals) or notice in (signal.SIGKILL, signal.SIGSTOP):
-        raise BadInput(f"{notice_signal!r} is not a signal that a process can receive.", "For example SIGUSR1.")
+        raise BadInput(f"{notice_signal!r} is not a signal that a process can handle.", "For example SIGUSR1.")
     signal.signal(signal.SIGTERM, leave)
     if notice != signal.SIGTERM:
         signal.signal(notice, forward)

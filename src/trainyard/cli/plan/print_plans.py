@@ -18,14 +18,19 @@ _MOST_CHARACTERS = 500
 
 
 def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> None:
-    """Print `plans`, and write the launch configuration of the fastest layout to `out`."""
+    """Print the notes to stderr, so that JSON on stdout stays valid, then `plans` to stdout.
+
+    `plans` is printed as JSON if `as_json`, as all its tables if `full`, else as a summary of one screen. `out`: a file
+    to which the launch configuration of the fastest layout that fits is written before that; not the configuration that
+    the user gave to be checked. Raises `BadInput` if no layout fits.
+    """
     from trainyard.formats.atomic import write_text
     from trainyard.report.plans.launch_files import launch_file
 
     if plans.ignored_settings:
         listed = ", ".join(plans.ignored_settings)
         cut = "..." if len(listed) > _MOST_CHARACTERS else ""
-        say(f"Ignored, as if they cost nothing: {listed[:_MOST_CHARACTERS]}{cut}.")
+        say(f"Ignored settings, assumed to cost nothing: {listed[:_MOST_CHARACTERS]}{cut}.")
     for note in (*(f"Evaluated differently: {key}." for key in plans.differing_settings), *plans.notes):
         say(note)
     if out is not None:

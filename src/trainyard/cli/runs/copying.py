@@ -14,8 +14,9 @@ def copy_runs(copies: Mapping[str, Callable[[], CopiedRun]], done: str, as_json:
     """Copies each run, and prints the result. `copies`: id -> function that copies the run. `done`: the end of the
     message, such as `pushed to s3://bucket/runs`.
 
-    Raises `BadInput` at the end if some could not be copied, or `EnvironmentFailed` if the environment failed for one
-    of them."""
+    Raises at the end if a run was not copied, or was copied without its tags: `EnvironmentFailed` if the environment
+    caused a failed copy, else `BadInput`. With a single run, a failed copy raises its own error.
+    """
     copied: list[CopiedRun] = []
     errors_by_id: dict[str, BadInput | EnvironmentFailed] = {}
     for id, copy in copies.items():
@@ -30,7 +31,7 @@ def copy_runs(copies: Mapping[str, Callable[[], CopiedRun]], done: str, as_json:
         print_json(CopiedRuns(runs=tuple(copied), refused=reasons))
     else:
         _show_copied(copied, len(copies), done)
-    _raise_refusal(errors_by_id, [run.id for run in copied if run.problem], len(copies))
+    _raise_refusal(errors_by_id, untagged=[run.id for run in copied if run.problem], count=len(copies))
 
 
 def _raise_refusal(

@@ -15,9 +15,12 @@ from trainyard.cli.trace.trace_options import FORMULAS, FULL, JSON, PAGE, WINDOW
 @FORMULAS
 @reads_traces
 @PAGE
+@click.option(
+    "--what-if", "replays_grid", is_flag=True, help="Replay every combination of the page's what-if sliders (slow)."
+)
 @FULL
 @JSON
-def command(files: TraceFiles, page: str | None, full: bool, as_json: bool) -> None:
+def command(files: TraceFiles, page: str | None, replays_grid: bool, full: bool, as_json: bool) -> None:
     """Analyse profiler files, or folders of them, of one or more ranks: where every nanosecond of a step went.
 
     Reads torch.profiler traces (CUDA, ROCm or CPU only; plain, gzipped or zipped), rocprofv3 JSON and pftrace, XLA
@@ -29,6 +32,8 @@ def command(files: TraceFiles, page: str | None, full: bool, as_json: bool) -> N
     if snapshots := [path for path in files.paths if is_snapshot(Path(path))]:
         _show_snapshot(files, snapshots[0], page, full, as_json)
         return
+    if replays_grid and not page:
+        raise click.UsageError("--what-if fills a section of the page. Pass --page FILE.")
     measured = files.measure()
     if measured.damage and as_json:
         say(measured.damage)
@@ -42,7 +47,7 @@ def command(files: TraceFiles, page: str | None, full: bool, as_json: bool) -> N
         pages = () if page else (NextStep("--page FILE", "timeline and ranks as an HTML page"),)
         print_analysis(analysis, console(full=full), full, (*pages, *what_if_step(analysis, files.paths)))
     if page:
-        write_page(measured, analysis, page)
+        write_page(measured, analysis, page, "full" if replays_grid else "short")
 
 
 def _show_snapshot(files: TraceFiles, snapshot: str, page: str | None, full: bool, as_json: bool) -> None:

@@ -16,6 +16,7 @@ from trainyard.step_marks import STEP_MARK
 if TYPE_CHECKING:
     from trainyard.report.view.analysis import Analysis
     from trainyard.trace.measured_trace import MeasuredTrace
+    from trainyard.trace.whatif.grid import Extent
 
 WINDOW = click.option(
     "--window",
@@ -100,11 +101,14 @@ def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def write_page(measured: MeasuredTrace, analysis: Analysis, page: str) -> None:
-    """Writes the HTML page of an analysis with its timeline, and reports its path."""
+def write_page(measured: MeasuredTrace, analysis: Analysis, page: str, extent: Extent | None = None) -> None:
+    """Writes the HTML page of an analysis with its timeline, and reports its path. `extent`: of the grid of replays in
+    the section "What if"; None for a page without it."""
     from trainyard.report.render import html
     from trainyard.report.view.build_view import view_of
+    from trainyard.report.view.build_what_if import what_if_section
     from trainyard.report.view.timeline import timeline
 
-    html.write(view_of(analysis, timeline(measured)), Path(page))
+    what_if = what_if_section(measured, extent) if extent else None
+    html.write(view_of(analysis, timeline(measured), what_if), Path(page))
     say(f"wrote {page}")

@@ -33,6 +33,7 @@ def command(files: TraceFiles, changes: tuple[str, ...], page: str | None, full:
     rank:7=typical        rank 7 takes the time of the other ranks
     without:RULE          the cause of the finding of that rule is removed
     network=2x            transfers run at twice the speed (0.5x: at half)
+    memory=2x             so does memory-bound work: pointwise ops, norms, the optimizer
     ACCOUNT=2x            so does the work of an account: compute/norm, comm/all_gather@dp_shard
     ACCOUNT=0             the account takes no time: data_wait=0
     ACCOUNT=overlap       nothing waits for it: comm/all_gather=overlap
