@@ -23,7 +23,7 @@ PACK = -q --no-deps --no-compile --only-binary :all: -c constraints.txt
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env engines demo demo-trace native test test-light coverage lint docs examples site parity chaos validate validate-history bench bench-peers bench-history fuzz device-evidence carry clean
+.PHONY: help env engines demo demo-trace native test test-light test-nightly coverage lint lint-page docs examples site parity chaos validate validate-history bench bench-peers bench-history fuzz device-evidence carry clean
 
 help:  ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
@@ -39,7 +39,8 @@ demo: $(RUNS)  ## train with two ranks, print the ledger, write out/demo.html
 	@mkdir -p out
 	$(BIN)/trainyard run examples/tiny.toml --tag demo
 	$(BIN)/trainyard report demo --out out/demo.html
-	@echo "The page is out/demo.html. The run is kept in out/store: TRAINYARD_STORE=out/store $(BIN)/trainyard runs show demo --full"
+	@echo "The page is out/demo.html, and the run is in out/store:"
+	@echo "  TRAINYARD_STORE=out/store $(BIN)/trainyard runs show demo --full"
 
 demo-trace: $(RUNS)  ## record anew the trace that `trainyard demo` shows
 	$(BIN)/trainyard run examples/tiny-fsdp.toml --tag demo-trace
@@ -56,26 +57,39 @@ native:  ## compile the trace scanner, where a C compiler is there
 # Both environments are made at once, and the linters, which use one core, run at the same time as the tests. The second
 # call has one more worker, since many of its tests wait for a lease or a dead rank without using a core.
 PASSED := .passed-light.json
-test: native  ## lint, the tests that pass without torch, then all others
+test: native  ## lint, the tests that pass without torch, then all others except the nightly ones
 	@$(MAKE) --no-print-directory -j2 lint test-light
-	$(BIN)/python $(SPREAD) -n $$(($(WORKERS) + 1)) --not-those-of=$(PASSED) --skip-table
+	$(BIN)/python $(SPREAD) -n $$(($(WORKERS) + 1)) -m "not nightly" --not-those-of=$(PASSED) --skip-table
+
+test-nightly: native $(READY)  ## the tests that take too long for every change
+	$(BIN)/python $(SPREAD) -n $$(($(WORKERS) + 1)) -m nightly
 
 test-light: $(LIGHT_READY)  ## the quick tests in an environment without torch
 	$(LIGHT)/python -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") and "torch is in .venv-light")'
 	$(LIGHT)/python $(SPREAD) -n $(WORKERS) -m "not torch and not device and not slow" --passed-to=$(PASSED)
 
-# Not part of `test`: it takes two thirds more time.
+# Not part of `test`: it is slower, and runs the nightly tests too.
 coverage: native $(READY)  ## all tests, with the lines and branches that they reach
 	$(BIN)/python $(SPREAD) -n $(WORKERS) --cov --cov-report=term:skip-covered
 
-lint: $(READY)  ## ruff, types, layers
+lint: $(READY) lint-page  ## ruff, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 
-docs: $(READY)  ## write docs/reference.md and docs/schemas from the code
+NODE_READY := node_modules/.ready
+$(NODE_READY): package-lock.json
+	npm ci --silent --no-audit --no-fund
+	@touch $@
+
+lint-page:  ## types of the pages' JavaScript, which are in its comments
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory $(NODE_READY) && node_modules/.bin/tsc -p jsconfig.json; \
+	else echo "npm is not installed: the types of the pages' JavaScript are not checked"; fi
+
+docs: $(READY)  ## write docs/reference.md, docs/reference/python.md and docs/schemas from the code
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/python_api.py
 	$(BIN)/python docs/schemas.py
 
 examples: $(READY)  ## run the examples of the documents and of the README's pictures, write their output; PAGES="docs/tutorial.md"
@@ -122,9 +136,9 @@ fuzz: native  ## every reader on INPUTS=1000000 mutated inputs each, installed i
 	PYTHONPATH=src $(FUZZ)/python -m validation.fuzz $(READERS) $(if $(INPUTS),--inputs $(INPUTS))
 
 # In .venv where there is one, else in PYTHON's own environment with what 'make carry' packed beside its torch.
-device-evidence:  ## on an accelerator: device tests, a dense job, small records under evidence/
+device-evidence:  ## on an accelerator: six parts of at most 8 minutes, or PART=1 to 6; small records under evidence/
 	@PYTHONPATH="$(CURDIR)/src:$(CURDIR)/$(CARRY)/$$($(THERE) -c 'import sys; print("%d.%d" % sys.version_info[:2])'):$(CURDIR)/$(CARRY)/any$${PYTHONPATH:+:$$PYTHONPATH}" \
-	  $(THERE) -m benchmarks.evidence
+	  $(THERE) -m benchmarks.evidence $(PART)
 
 carry:  ## pack .carry: all that device-evidence needs, for machines that can install nothing
 	@rm -rf $(CARRY)
@@ -137,7 +151,7 @@ carry:  ## pack .carry: all that device-evidence needs, for machines that can in
 	@echo "$(CARRY) is packed: $$(du -sh $(CARRY) | cut -f1)."
 
 clean:  ## remove both environments and everything a tool left
-	rm -rf .venv .venv-light $(CARRY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* $(PASSED) out
+	rm -rf .venv .venv-light $(CARRY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage .coverage.* $(PASSED) node_modules out
 
 # What a run needs; then, in the same environment, optional libraries and developers' tools, whose modules are compiled
 # when they are first imported: a test imports a tenth of them.

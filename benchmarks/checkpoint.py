@@ -1,8 +1,9 @@
 """`python -m benchmarks.checkpoint`: the time that a step waits for saving its state, in one process; then the losses
 of a training run saved on four ranks and resumed on four, two and one.
 
-Sync and async saves alternate, so that both see the same machine state; the ratio is that of their medians. Also
-measures steps that run while files are written, since writing shares the cores with them.
+Sync and async saves alternate, so that both see the same machine state; the ratio is that of their medians. The stall
+of an async save includes the time for which the optimizer of the next step waits for the copies of the state. Also
+measures steps that run while the state is copied and written, which shares the cores with them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from statistics import median
 from typing import Any
 
 from trainyard import plugins, units
-from trainyard.job import Checkpoint, Job, Layout, Recipe
+from trainyard.job import Checkpoint, Job
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.train.checkpoint.checkpoint_store import CheckpointStore
 
 _TEXT = str(Path(plugins.__file__).parent / "words.py")
@@ -55,11 +58,10 @@ def stalls(width: int, saves: int) -> None:
                 before = saver.stalled_ns
                 saver.job = Job(**{**_fields(plain), "checkpoint": Checkpoint(interval=1, keep_latest_k=1, mode=mode)})
                 saver.save_if_due(step)
-                if number:
-                    timings[mode].append((saver.stalled_ns - before) / 1e6)
                 began = time.perf_counter()
                 training(step + 1)
                 if number:
+                    timings[mode].append((saver.stalled_ns - before) / 1e6)
                     which = "step while writing" if mode == "async" else "step"
                     timings[which].append((time.perf_counter() - began) * 1e3)
                 step += 2
@@ -70,7 +72,7 @@ def stalls(width: int, saves: int) -> None:
     print(f"state {units.show_size(size)}, one rank, {where}, {saves} saves of each kind")
     for kind, values in timings.items():
         print(f"  {kind:20} {median(values):9.1f} ms  ({min(values):.1f} to {max(values):.1f})")
-    print(f"  async / sync         {100 * median(timings['async']) / median(timings['sync']):9.1f} %")
+    print(f"  async / sync         {100 * median(timings['async']) / median(timings['sync']):9.2f} %")
 
 
 def _fields(job: Job) -> dict[str, Any]:

@@ -24,6 +24,8 @@ DRAW_S = 12e-9
 """A parameter's random number, drawn on one core of the host."""
 START_S = 45.0
 """Importing torch in two processes, the matmul probe, profiling and booking."""
+COMPILE_S = 45.0
+"""Compiling one block, forward and backward; the others reuse it."""
 SUSTAINED = 0.35
 """Assumed fraction of the stated peak, a conservative estimate."""
 UNKNOWN_PEAK = 100e12
@@ -38,14 +40,31 @@ class Size(NamedTuple):
 
 
 SIZES = (
-    Size(40, 5120),
-    Size(36, 4608),
     Size(32, 4096),
-    Size(28, 3072),
+    Size(24, 4096),
+    Size(16, 4096),
+    Size(12, 4096),
+    Size(8, 4096),
     Size(24, 2048),
+    Size(16, 2048),
     Size(12, 1024),
     Size(6, 512),
 )
+"""The blocks of width 4096 are those of Llama 3 8B; narrower models are for smaller devices."""
+
+
+class Variant(NamedTuple):
+    """How a job is trained, and the largest width that is tried."""
+
+    dtype: str = "bfloat16"
+    compiled: bool = False
+    width: int = 4096
+
+    def __str__(self) -> str:
+        return f"{self.width}-{self.dtype}-{'compiled' if self.compiled else 'eager'}"
+
+
+EAGER = Variant()
 
 
 class Need(NamedTuple):
@@ -60,10 +79,14 @@ class Need(NamedTuple):
         return f"{parts} + activations {show_size(self.activations)} = {show_size(sum(self))}"
 
 
-def fitting(ranks: int, memory: int, peak: float, seconds: float) -> Iterator[tuple[Job, str]]:
+def fitting(
+    ranks: int, memory: int, peak: float, seconds: float, variant: Variant = EAGER
+) -> Iterator[tuple[Job, str]]:
     """The jobs that should fit in `memory` (bytes a device) and `seconds`, largest first, each with its arithmetic."""
     for size in SIZES:
-        job = jobs.parse(job_text(size, ranks), f"dense {size.layers} x {size.width}")
+        if size.width > variant.width:
+            continue
+        job = jobs.parse(job_text(size, ranks, variant), f"dense {size.layers} x {size.width}")
         need, lasts = memory_of(job), seconds_of(job, peak)
         if sum(need) <= USABLE * memory and lasts <= seconds:
             yield job, f"{need} of {USABLE:.0%} of {show_size(memory)}, about {lasts:.0f} s"
@@ -84,7 +107,8 @@ def seconds_of(job: Job, peak: float) -> float:
     """About how long the whole run lasts at `peak` (FLOP/s a rank)."""
     again = 4 / 3  # the forward pass once more
     step_s = again * transformer_ops.model_flops(job) / job.layout.ranks / (SUSTAINED * peak)
-    return START_S + DRAW_S * transformer_ops.parameters(job.decoder) + job.measure.in_all * step_s
+    compile_s = COMPILE_S if job.recipe.compile else 0.0
+    return START_S + compile_s + DRAW_S * transformer_ops.parameters(job.decoder) + job.measure.in_all * step_s
 
 
 def peak_of(name: str) -> float:
@@ -94,7 +118,7 @@ def peak_of(name: str) -> float:
     return claim.value if claim else UNKNOWN_PEAK
 
 
-def job_text(size: Size, ranks: int) -> str:
+def job_text(size: Size, ranks: int, variant: Variant = EAGER) -> str:
     """A job file of 8,192 tokens a rank and step, sharded over all ranks."""
     heads = size.width // 128
     return f"""name = "evidence"
@@ -115,8 +139,9 @@ dp_shard = {ranks}
 seq_len = 2048
 tokens_per_step = {8192 * ranks}
 micro_batch_size = 2
-dtype = "bfloat16"
+dtype = "{variant.dtype}"
 activation_checkpoint = "full"
+compile = {str(variant.compiled).lower()}
 
 [measure]
 warmup = 4

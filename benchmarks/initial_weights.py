@@ -28,9 +28,11 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.models import presets
+from trainyard.recipe import Recipe
 from trainyard.train.model import initial_weights
 from trainyard.train.model.distributions import Normal
 from trainyard.train.model.draw_shard import draw

@@ -17,8 +17,9 @@ from time import process_time_ns
 
 import torch
 
-from trainyard.job import Job, Measure, Recipe
+from trainyard.job import Job, Measure
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.run.local.step_clock import StepClock
 from trainyard.run.local.worker import PlannedStep, Rank
 from trainyard.train.model import initial_weights

@@ -1,4 +1,5 @@
-"""The cost of a command: CPU seconds and peak memory of the process and its children, as counted by the kernel."""
+"""The cost of a command, CPU seconds and peak memory of the process and its children, and the times of a running
+process, as counted by the kernel."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
@@ -39,3 +41,18 @@ def once(command: Sequence[str], environment: Mapping[str, str] | None = None) -
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
     return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+class ProcessTimes(NamedTuple):
+    """When a process started, since boot, and its CPU time, its threads included, both in seconds."""
+
+    started_s: float
+    cpu_s: float
+
+
+def process_times(pid: int, proc: Path = Path("/proc")) -> ProcessTimes:
+    """The times of a running process: fields 22 (start), 14 and 15 (user, system) of its /proc/PID/stat, in ticks."""
+    stat = (proc / str(pid) / "stat").read_text()
+    fields = ["", "", "", *stat.rpartition(")")[2].split()]  # the fields from 3 on follow the name in parentheses
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    return ProcessTimes(int(fields[22]) / ticks_per_s, (int(fields[14]) + int(fields[15])) / ticks_per_s)

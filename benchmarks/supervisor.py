@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from benchmarks.process import process_times
 from trainyard.launch import epoch
 from trainyard.launch.launch_spec import FILE, TOKEN, Spec
 from trainyard.launch.supervisor import event_log, messages
@@ -71,7 +72,11 @@ class SimulatedAgent:
         """Send one report and follow the plan. `fault`: that of this node."""
         now_s = time.monotonic()
         self.beat += 1
-        ranks = tuple(self._rank(rank, now_s, fault) for rank in range(self.spec.ranks_per_node)) if self._runs else ()
+        ranks = (
+            tuple(self._rank(rank, now_s, fault) for rank in range(self.spec.node_ranks(self.node)))
+            if self._runs
+            else ()
+        )
         report = AgentReport(
             node=self.node, life=self.life, beat=self.beat, pid=1, generation=self.generation if ranks else -1,
             serial=self.plan.serial, ranks=ranks, host=f"node{self.node}",
@@ -92,7 +97,7 @@ class SimulatedAgent:
         nodes = [member.node for member in self.plan.members]
         if self.plan.do == "run" and self.plan.generation > self.generation and self.node in nodes:
             self.generation, self.began_s, self.frozen_s = self.plan.generation, now_s, 0.0
-            self.first_rank = nodes.index(self.node) * self.spec.ranks_per_node
+            self.first_rank = sum(map(self.spec.node_ranks, nodes[: nodes.index(self.node)]))
 
     def _rank(self, local_rank: int, now_s: float, fault: int) -> RankReport:
         """The report on a rank, which steps every `_STEP_S` unless the fault, or the plan, has stopped it."""
@@ -153,11 +158,11 @@ def measure(ranks: int, ranks_per_node: int, processes: int) -> Cost:
             _wait_for(folder, "launched", 1)
             launch_s = time.monotonic() - began_s
             time.sleep(3.0)
-            cpu_s = _cpu_s(supervisor.pid)
+            cpu_s = process_times(supervisor.pid).cpu_s
             began_s = time.monotonic()
             time.sleep(_STEADY_S)
             elapsed_s = time.monotonic() - began_s
-            cores = (_cpu_s(supervisor.pid) - cpu_s) / elapsed_s
+            cores = (process_times(supervisor.pid).cpu_s - cpu_s) / elapsed_s
             reports_per_s = nodes / spec.report_s
             report_bytes = sent.value
             memory_mb = _memory_mb(supervisor.pid)
@@ -197,12 +202,6 @@ def _wait_for(folder: Path, kind: str, count: int) -> None:
         if time.monotonic() > deadline_s:
             raise SystemExit(f"no {kind} event in {_WAIT_S:g} s: {event_log.read(folder)[-3:]}")
         time.sleep(0.02)
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU seconds that a process has used, its threads included."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory_mb(pid: int) -> float:

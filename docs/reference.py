@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from textwrap import dedent
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Union, get_args, get_origin
 
 import click
 import msgspec
+from page_parts import first_paragraph, table
 
-from trainyard import errors, job, limits, machine, plugins, units, words
+from trainyard import errors, job, layout, limits, machine, plugins, recipe, units, words
 from trainyard.cli.main import cli
 from trainyard.cli.support.default_group import DefaultGroup
 from trainyard.model import Model
@@ -40,6 +41,7 @@ SETTINGS = {
     "TRAINYARD_REMOTE": "Where `runs push` and `runs pull` copy to and from. Default: none; `--to`, `--from`.",
     "TRAINYARD_SIGNING_KEY": "An SSH key with which `runs push` signs runs. Default: none; `--sign`.",
     "TRAINYARD_ALLOWED_SIGNERS": "A file of the keys whose runs `runs pull` takes. Default: any run; `--verify`.",
+    "TRAINYARD_SERVE_TOKEN": "The token that readers of `trainyard serve` need. Default: none; `--token-file`.",
     "TRAINYARD_PRETEND": "A number of devices that do not exist, for trying things out. Default: none.",
     "TRAINYARD_PIPE_TIMEOUT_S": "How long a pipe named on the command line may be silent. Default: `60`.",
     "TRAINYARD_PURE": "Anything: reads traces without the compiled scanner. Default: it is used where it was built.",
@@ -78,6 +80,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Prices of findings": words.PRICES,
     "States of a run": words.STATES,
     "What can happen to a running job": words.FAULTS,
+    "Reactions to a faulty step": words.STEP_ACTIONS,
     "Verdicts on a hang": words.HANGS,
     "What can be done to one (`run chaos`)": words.INJECTIONS,
     "Faults of nodes (`run chaos-nodes`)": words.NODE_INJECTIONS,
@@ -105,18 +108,6 @@ def render() -> str:
         *_limits(),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _table(head: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    lines = [list(head)]
-    lines += [["---"] * len(lines[0])]
-    lines += [[str(cell).replace("|", "\\|") for cell in row] for row in rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _sentence(doc: str | None) -> str:
-    """The first paragraph of a docstring, on one line."""
-    return " ".join(dedent(doc or "").strip().split("\n\n")[0].split())
 
 
 def _commands() -> Iterable[str]:
@@ -152,12 +143,12 @@ def _exit_codes() -> Iterable[str]:
 
 def _job_keys() -> Iterable[str]:
     yield "## Keys of a job file"
-    yield _sentence(job.Job.__doc__)
+    yield first_paragraph(job.Job.__doc__)
     for name, kind in (
         ("", job.Job),
         ("model", Model),
-        ("layout", job.Layout),
-        ("recipe", job.Recipe),
+        ("layout", layout.Layout),
+        ("recipe", recipe.Recipe),
         ("measure", job.Measure),
         ("checkpoint", job.Checkpoint),
         ("recovery", job.Recovery),
@@ -165,7 +156,7 @@ def _job_keys() -> Iterable[str]:
         yield f"### [{name}]" if name else "### Top"
         yield " ".join((kind.__doc__ or "").split())
         fields = [field for field in msgspec.structs.fields(kind) if not _is_table(field.type)]
-        yield _table(("key", "type", "default"), [(f"`{f.name}`", _type(f.type), _default(f)) for f in fields])
+        yield table(("key", "type", "default"), [(f"`{f.name}`", _type(f.type), _default(f)) for f in fields])
 
     yield (
         "In `[model]` and `[sizes]`, `from` names one of the files below, a TOML file or a Hugging Face `config.json` "
@@ -173,7 +164,7 @@ def _job_keys() -> Iterable[str]:
         "modelled and that the job is to go on without."
     )
     rows = [(name, presets.load(name)) for name in sorted(presets.known())]
-    yield _table(
+    yield table(
         ("`from =`", "for", "source"),
         [(f"`{name}`", _workload(preset), preset.source) for name, preset in rows],
     )
@@ -195,6 +186,10 @@ def _type(kind: object) -> str:
         return "a table of the workload's own keys"
     if get_origin(kind) in (UnionType, Union):
         return " or ".join(_type(part) for part in get_args(kind))
+    if get_origin(kind) is tuple:
+        return f"list of {_type(get_args(kind)[0])}"
+    if kind is NoneType:
+        return "unset"
     choices = get_args(kind)
     return " or ".join(f"`{choice}`" for choice in choices) if choices else getattr(kind, "__name__", str(kind))
 
@@ -209,40 +204,40 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 def _settings() -> Iterable[str]:
     yield "## Settings"
-    yield _table(("environment variable", "means"), [(f"`{name}`", means) for name, means in SETTINGS.items()])
+    yield table(("environment variable", "means"), [(f"`{name}`", means) for name, means in SETTINGS.items()])
 
 
 def _words() -> Iterable[str]:
     yield "## Words"
     yield "### Kinds of account, the first live one owning an instant"
-    yield _table(
+    yield table(
         ("kind", "shown as", "booked when", "accounts"),
         [
             (f"`{name}`", kind.label, kind.means, ", ".join(f"`{name}/{what}`" for what in kind.whats) or f"`{name}`")
             for name, kind in words.KINDS.items()
         ],
     )
-    for title, table in VOCABULARIES.items():
+    for title, vocabulary in VOCABULARIES.items():
         yield f"### {title}"
-        yield _table(("word", "shown as", "means"), [(f"`{n}`", w.label, w.means) for n, w in table.items()])
+        yield table(("word", "shown as", "means"), [(f"`{n}`", w.label, w.means) for n, w in vocabulary.items()])
     yield "### Metrics"
     yield "What runs are compared by. Any account of the mean ledger is one too, under its own name."
-    yield _table(
+    yield table(
         ("word", "shown as", "means", "unit", "better"),
         [(f"`{n}`", m.label, m.means, m.unit, m.better) for n, m in words.METRICS.items()],
     )
     yield "### Number formats"
-    yield _table(("word", "bytes an element"), [(f"`{name}`", size) for name, size in words.DTYPES.items()])
+    yield table(("word", "bytes an element"), [(f"`{name}`", size) for name, size in words.DTYPES.items()])
 
 
 def _tables() -> Iterable[str]:
     yield "## SQL tables"
     yield "The tables that `trainyard trace sql` queries and `trainyard.build_tables` returns."
     yield " ".join((schema.__doc__ or "").partition("\n\n")[2].split())
-    for name, table in schema.TABLES.items():
+    for name, known in schema.TABLES.items():
         yield f"### Table {name}"
-        yield f"A row is {table.row}."
-        yield _table(("column", "holds"), [(f"`{column}`", held) for column, held in table.columns.items()])
+        yield f"A row is {known.row}."
+        yield table(("column", "holds"), [(f"`{column}`", held) for column, held in known.columns.items()])
 
 
 def _suppositions() -> Iterable[str]:
@@ -267,7 +262,7 @@ def _formulas() -> Iterable[str]:
     yield "### Inductor's Triton kernels"
     yield "`triton_poi_`, `triton_red_`, `triton_per_` and templates (`triton_tem_`), by the source ops in their names."
     yield "### Library ops"
-    yield _table(
+    yield table(
         ("library", "op", "FLOPs", "bytes", "backward"),
         (
             (
@@ -284,9 +279,9 @@ def _formulas() -> Iterable[str]:
     assumptions = {entry.assumes for entry in formula_file.library()} - {""}
     yield "\n".join(f"- {text}" for text in sorted({*assumptions, *_ATEN_ASSUMPTIONS}))
     yield "### Keys of a formula"
-    yield _sentence(formula_file.FormulaFile.__doc__)
+    yield first_paragraph(formula_file.FormulaFile.__doc__)
     yield " ".join(dedent(formula_file.FormulaEntry.__doc__ or "").strip().partition("\n\n")[2].split())
-    yield "`[formula.backward]`: " + _sentence(formula_file.BackwardEntry.__doc__)
+    yield "`[formula.backward]`: " + first_paragraph(formula_file.BackwardEntry.__doc__)
     yield "### Expressions"
     yield (
         "Integers, `+ - * // %`, comparisons, `and`, `or`, `not`, `a if b else c`, names of arguments, `x[i]` (a dim), "
@@ -294,7 +289,7 @@ def _formulas() -> Iterable[str]:
         "trace contains its backward pass), `grad` the gradient that a node of the backward pass receives."
     )
     rows = [*((f"x.{name}", text) for name, text in expressions.ATTRIBUTES.items()), *expressions.FUNCTIONS.items()]
-    yield _table(("expression", "value"), ((f"`{name}`", text) for name, text in rows))
+    yield table(("expression", "value"), ((f"`{name}`", text) for name, text in rows))
 
 
 _ATEN_ASSUMPTIONS = (reductions.ASSUMES_SMALL_RESULT, lookups.ASSUMES_SMALL_INDEX, products.ASSUMES_SMALL_SCALES,
@@ -306,13 +301,13 @@ def _plugins() -> Iterable[str]:
     yield "An installed package adds a plugin through the entry-point group `trainyard.<group>` of its kind."
     for group, protocol in plugins.PROTOCOLS.items():
         yield f"### {group}"
-        yield _sentence(protocol.__doc__)
+        yield first_paragraph(protocol.__doc__)
         methods = [(n, m) for n, m in vars(protocol).items() if inspect.isfunction(m) and not n.startswith("_")]
-        rows = [(f"`{name}{_signature(method)}`", _sentence(method.__doc__)) for name, method in methods]
+        rows = [(f"`{name}{_signature(method)}`", first_paragraph(method.__doc__)) for name, method in methods]
         rows += [(f"`{name}: {kind}`", "") for name, kind in protocol.__annotations__.items()]
-        yield _table(("part", "is"), rows)
-        built_in = [(f"`{name}`", _sentence(_said_of(plugin))) for name, plugin in _ours(group).items()]
-        yield _table(("built in", "is"), built_in)
+        yield table(("part", "is"), rows)
+        built_in = [(f"`{name}`", first_paragraph(_said_of(plugin))) for name, plugin in _ours(group).items()]
+        yield table(("built in", "is"), built_in)
 
 
 def _said_of(plugin: object) -> str | None:
@@ -355,7 +350,7 @@ def _ours(group: str) -> dict[str, object]:
 def _machines() -> Iterable[str]:
     yield "## Machines"
     yield "Known by name, each number a claim with its source in `src/trainyard/data/machines/`."
-    yield _table(
+    yield table(
         ("name", "device", "memory", "bandwidth", "bfloat16 peak", "intra-node", "inter-node", "W", "USD/h"),
         [_machine_row(name, machine.load(name)) for name in machine.known()],
     )
@@ -365,7 +360,7 @@ def _limits() -> Iterable[str]:
     yield "## Limits"
     yield "Sizes beyond these are refused, whatever gives them: models, jobs, machines, configurations and flags."
     rows = [(limit.quantity, f"{limit.most:,}", limit.known) for limit in limits.LIMITS]
-    yield _table(("quantity", "at most", "largest known"), rows)
+    yield table(("quantity", "at most", "largest known"), rows)
 
 
 def _machine_row(name: str, known: machine.Machine) -> Iterable[object]:

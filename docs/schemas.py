@@ -15,6 +15,7 @@ import msgspec
 from trainyard.error_report import ErrorReport
 from trainyard.hangs.verdict import HangAnalysis
 from trainyard.ledger import Ledgers
+from trainyard.report.comparison.runs_comparison import RunsComparison
 from trainyard.report.gate.gate_report import (
     BisectReport,
     ConvergenceReport,
@@ -36,7 +37,9 @@ from trainyard.report.view.run_result import RunResult
 from trainyard.report.view.trace_results import MemorySnapshot, QueryResult, Reconciliation, WhatIf
 from trainyard.run.chaos.experiment import ChaosScore
 from trainyard.run.launches.launch_record import LaunchList, LaunchLogs, LaunchReport, RenderedLaunch
+from trainyard.run.live_run import LiveRun
 from trainyard.run.parts.part import Part
+from trainyard.serve.served_address import ServedAddress
 from trainyard.store.stored_changes import CopiedRuns, DeletedRun, ExportedWeights, RunList, RunTag
 
 FOLDER = Path(__file__).parent / "schemas"
@@ -50,6 +53,7 @@ DOCUMENTS: dict[str, type] = {
     "memory": MemorySnapshot,  # trainyard trace memory
     "ledgers": Ledgers,  # ledgers.json of a run
     "comparison": Comparison,  # trainyard diff
+    "runs-comparison": RunsComparison,  # trainyard report RUN RUN... --out FILE.json
     "gate": GateReport,  # trainyard gate, trainyard gate run
     "bisect": BisectReport,  # trainyard gate bisect
     "self-check": SelfCheckReport,  # trainyard gate self-check
@@ -62,6 +66,7 @@ DOCUMENTS: dict[str, type] = {
     "machine": ProbedMachine,  # trainyard probe
     "fit": FittedMachine,  # trainyard probe fit
     "run": RunResult,  # trainyard run, its modes, trainyard runs show, trainyard runs join
+    "live-run": LiveRun,  # trainyard runs watch: a document for each update
     "part": Part,  # part.json in a node's run folder, of a run on several nodes
     "chaos": ChaosScore,  # chaos.json of a run with injected faults
     "launch": LaunchReport,  # trainyard launch, trainyard launch status LAUNCH, trainyard launch cancel
@@ -75,6 +80,7 @@ DOCUMENTS: dict[str, type] = {
     "weights": ExportedWeights,  # trainyard runs export-weights
     "copied": CopiedRuns,  # trainyard runs push, trainyard runs pull
     "deleted-run": DeletedRun,  # trainyard runs delete
+    "serve": ServedAddress,  # trainyard serve
     "error": ErrorReport,  # any command that fails
 }
 

@@ -13,11 +13,10 @@ from tests.skips import SkipTable
 ROOT = Path(__file__).parents[1]
 PUBLIC_DATA = Path(os.environ.get("TRAINYARD_PUBLIC_DATA", ROOT.parent / "shared" / "data"))
 
-# No deadline: a shared machine may stall. CI uses the same examples each time; new ones are searched for elsewhere.
-settings.register_profile(
-    "properties", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
-)
-settings.load_profile("properties")
+# No deadline: a shared machine may stall. CI uses the same examples each time; elsewhere, more and new ones are tried.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("search"), derandomize=True, max_examples=50)
+settings.load_profile("ci" if os.environ.get("CI") else "search")
 
 
 def _accelerator() -> bool:

@@ -5,8 +5,10 @@ from collections import Counter
 import pytest
 
 from trainyard import plugins
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.models import presets
+from trainyard.recipe import Recipe
 
 CLASSES = {
     "aten.mm": "matmul",

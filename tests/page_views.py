@@ -11,12 +11,24 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from tests.page_charts import charts, what_if
 from trainyard import words
 from trainyard.change import Change
 from trainyard.finding import Finding, Remedy
 from trainyard.ledger import Account
 from trainyard.report.render import html
-from trainyard.report.view.view import Bar, Heat, KernelRow, KeyFigure, Lane, Legend, Timeline, View
+from trainyard.report.view.view import (
+    Bar,
+    Heat,
+    KernelRow,
+    KeyFigure,
+    Lane,
+    Legend,
+    RankGroup,
+    RankGroups,
+    Timeline,
+    View,
+)
 
 HOSTILE = (
     "</script><img src=x onerror=alert(1)>",
@@ -255,6 +267,8 @@ def view(ranks: int = 64, events: int = 100_000, aligned: str = "host", hostile:
         bars_note="every nanosecond accounted for; whiskers are 95 % intervals over 20 steps",
         heat=heat(ranks) if ranks > 1 else None,
         timeline=line,
+        what_if=what_if(*extra[:1]) if line else None,
+        charts=charts(*extra[:1]) if line else None,
         findings=findings(),
         kernels=longest([*extra, *names()[::2]], "compute/matmul", "forward", wall_ns),
         modules=longest([*extra, *(f"layers.{at}.mlp" for at in range(16))], "compute/matmul", "backward", wall_ns),
@@ -266,8 +280,39 @@ def view(ranks: int = 64, events: int = 100_000, aligned: str = "host", hostile:
     )
 
 
+def many_ranks(ranks: int = 1024) -> View:
+    """The report of many ranks, drawn by group: lanes of 60 slices for each, and full lanes of two ranks."""
+    base = view(ranks, 60 * ranks)
+    assert base.timeline is not None
+    summaries = [
+        msgspec.structs.replace(lane, label="all streams") for lane in base.timeline.lanes if lane.label == "stream 7"
+    ]
+    full = [lane for lane in view(ranks, 400 * ranks).timeline.lanes if lane.rank in (5, 37)]  # type: ignore[union-attr]
+    lanes = sorted([*summaries, *full], key=lambda lane: lane.rank)
+    others = tuple(rank for rank in range(ranks) if rank != 37)
+    slow = tuple(range(40, 48))
+    groups = RankGroups(
+        similar=(
+            RankGroup(label="+27.0 ms Matmul", ranks=(37,), typical=37),
+            RankGroup(label="+23.0 ms Exposed all-gather", ranks=slow, typical=41),
+            RankGroup(label="typical", ranks=tuple(rank for rank in others if rank not in slow), typical=5),
+        ),
+        hosts=tuple(
+            RankGroup(label=f"node {at}", ranks=tuple(range(8 * at, 8 * at + 8)), typical=8 * at)
+            for at in range(ranks // 8)
+        ),
+        stages=tuple(
+            RankGroup(label=f"stage {at}", ranks=tuple(range(at, ranks, 4)), typical=at + 4) for at in range(4)
+        ),
+        latest=(37, 3),
+    )
+    drawn = msgspec.structs.replace(base.timeline, lanes=tuple(lanes), groups=groups)
+    return msgspec.structs.replace(base, timeline=drawn, groups=groups)
+
+
 VIEWS = {
     "large": view,
+    "many": many_ranks,
     "two": lambda: view(2, 4000, aligned="no"),
     "eight": lambda: view(8, 20_000),
     "one": lambda: view(1, 600),

@@ -20,6 +20,10 @@ class Event:
         assert self.passed_ns is not None
         return self.device.host_ns >= self.passed_ns
 
+    def synchronize(self) -> None:
+        assert self.passed_ns is not None
+        self.device.host_ns = max(self.device.host_ns, self.passed_ns)
+
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds, as in torch."""
         if not (self.query() and end.query()):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from trainyard.job import Job, Layout, Measure, Recipe
+from trainyard.job import Job, Measure
+from trainyard.layout import Layout
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import Run, Sample
 from trainyard.store.store import Store, new_id
 

@@ -11,10 +11,11 @@ from tests.stored import stored
 from trainyard import machine, renamed_keys
 from trainyard.api import plan_layouts
 from trainyard.errors import BadFile, BadJob, UnknownName
-from trainyard.job import Checkpoint, Recipe, Recovery
+from trainyard.job import Checkpoint, Recovery
 from trainyard.job_file import parse
 from trainyard.model import Model
 from trainyard.models import presets
+from trainyard.recipe import Recipe
 from trainyard.record import OLD_SCHEMAS, SCHEMA, Incident
 from trainyard.store import run_folder
 from trainyard.store.store import Store

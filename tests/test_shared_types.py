@@ -12,10 +12,12 @@ from trainyard.cost import Estimate, Operation, collective, roofline
 from trainyard.entry_points import EntryPoint
 from trainyard.errors import BadFile, BadInput, BadJob, MissingFile, TrainyardError, UnknownName, nearest
 from trainyard.finding import Finding, Remedy, severity
+from trainyard.layout import Layout
 from trainyard.ledger import Account, Entry, Ledger
 from trainyard.machine import Claim, Device, Link, RateCurve
 from trainyard.model import Model
 from trainyard.plan import Plan
+from trainyard.recipe import Recipe
 from trainyard.record import Run, Sample
 
 # Errors
@@ -43,7 +45,7 @@ def test_exit_codes_are_the_designs():
             ("CommandFailed", "DeviceUnusable", "DiskFull", "MissingProgram", "RemoteFailed", "RunInUse", "WorkerDied"),
             4,
         ),
-        **dict.fromkeys(("HostFailed", "SchedulerFailed"), 4),
+        **dict.fromkeys(("HostFailed", "SchedulerFailed", "TrainingStopped"), 4),
     }
 
 
@@ -223,7 +225,7 @@ def test_an_example_job_reads_as_written(tmp_path):
     read = job_file.load(path)
     assert (read.name, read.model.layers, read.layout.ranks, read.accumulate) == ("small", 2, 2, 4)
     assert str(read.layout) == "dp_replicate 2"
-    assert str(job.Layout()) == "one rank"
+    assert str(Layout()) == "one rank"
 
 
 def test_a_job_file_that_cannot_be_read(tmp_path):
@@ -243,8 +245,8 @@ def test_a_layout_larger_than_the_machine_shows_the_arithmetic():
     model = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
     wide = job.Job(
         model=model,
-        recipe=job.Recipe(seq_len=8, tokens_per_step=64),
-        layout=job.Layout(dp_shard=8, tp=4, pp=4),
+        recipe=Recipe(seq_len=8, tokens_per_step=64),
+        layout=Layout(dp_shard=8, tp=4, pp=4),
     )
     with refused(BadJob, "$.layout", "dp_shard 8 * tp 4 * pp 4 = 128 ranks", "the machine", 64, "dp_shard to 4"):
         wide.check_fits(64, "the machine")
@@ -292,7 +294,7 @@ def test_the_window_of_events_is_the_devices_then_the_marks_then_the_span():
 
 def small_job():
     model = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
-    return job.Job(model=model, recipe=job.Recipe(seq_len=8, tokens_per_step=8))
+    return job.Job(model=model, recipe=Recipe(seq_len=8, tokens_per_step=8))
 
 
 def test_figures_are_made_of_samples_without_warmup_and_profiler():

@@ -1,4 +1,15 @@
-"""A job file of a model small enough for two processes on one core."""
+"""Job files of models small enough for two processes on one core."""
+
+ONE_LAYER = """
+[model]
+layers = 1
+hidden_size = 8
+ffn_hidden_size = 8
+heads = 1
+kv_heads = 1
+head_dim = 8
+"""
+"""The smallest model."""
 
 TWO_REPLICAS = """
 [model]

@@ -19,11 +19,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.inputs import cases
 from trainyard.predict.memory import native_memory
+from trainyard.recipe import Recipe
 from trainyard.train.fake_run import held_memory
 
 _SPLIT = {"sequence_parallel": True, "loss_parallel": True}

@@ -19,12 +19,14 @@ from msgspec.structs import replace
 
 from trainyard import job_file as jobs
 from trainyard.api.named_inputs import find
-from trainyard.job import Job, Layout, Measure, Recipe
+from trainyard.job import Job, Measure
+from trainyard.layout import Layout
 from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, probed_machine
 from trainyard.predict.calibrate.fit_constants import MeasuredRun
 from trainyard.predict.inputs import constant_sets
+from trainyard.recipe import Recipe
 from trainyard.run.probe import devices
 
 _RANKS = 2
@@ -100,7 +102,7 @@ def summary(name: str, lines: list[Line]) -> str:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRAINYARD_STORE"] = str(Path(folder) / "store")
-        seen, ranks = devices.devices(_RANKS)
+        seen, ranks, _ = devices.devices(_RANKS, "float32")
         here = probed_machine.machine("here", seen, ranks, "float32", devices.probe(seen.vendor, ranks, "float32"))
         runs = {name: measured(name, job, Path(folder)) for name, job in decoders().items()}
     anchors = [runs[name] for name in ANCHORS]

@@ -28,9 +28,9 @@ class KernelLines:
     def sniff(self, path: Path) -> bool:
         return whole_files.head(path).startswith(b'{"kernel"')
 
-    def read(self, path: Path, how: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
+    def read(self, path: Path, options: ReadOptions = AS_WRITTEN) -> Sequence[Events]:
         """The events of the file's only device. Raises `BadFile`."""
-        rows = Gather(path.name, how.mark)
+        rows = Gather(path.name, options.mark)
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
             try:
                 kernel = msgspec.json.decode(line, type=Kernel)

@@ -15,7 +15,7 @@ from tests.refused import missing_values
 from trainyard import job_file, limits, machine
 from trainyard.cli.main import answer
 from trainyard.errors import BadInput, BadJob
-from trainyard.job import Layout, Recipe
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.economics import failures
@@ -24,6 +24,7 @@ from trainyard.predict.inputs import layout_space
 from trainyard.predict.pipeline import schedules, simulation
 from trainyard.predict.pipeline.simulation import PipelineTimes
 from trainyard.predict.search.best_first import MAX_SIMULATED_OPERATIONS
+from trainyard.recipe import Recipe
 from trainyard.train.diffusion.diffusion_sizes import Dit
 from trainyard.train.vision.vision_sizes import Vit
 

@@ -16,9 +16,10 @@ from trainyard.train.step.outcome import Outcome
 def trials(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each layout of several ranks is off by 1e-7."""
 
-    def trial(job: object, steps: int) -> Trial:
+    def trial(job: object, steps: int, replicas: int) -> Trial:
         loss = 1.0 if job.layout.ranks == 1 else 1.0 + 1e-7  # type: ignore[attr-defined]
-        return Trial([Outcome(loss=loss, grad_norm=1.0)] * steps, 0.5)
+        outcomes = [Outcome(loss=loss, grad_norm=1.0)] * steps
+        return Trial(outcomes, 0.5, [outcomes] * replicas)
 
     monkeypatch.setattr(check_parity, "trial", trial)
 

@@ -19,23 +19,16 @@ import pytest
 from tests.refused import code_of, missing_values
 from tests.run.local.test_harness import CORES, WORKER
 from tests.stored import stored
+from tests.tiny_job import ONE_LAYER
 from trainyard import __version__, errors
 from trainyard.cli import main
 from trainyard.cli.main import COMMANDS, answer
 from trainyard.cli.runs import list_runs
 from trainyard.store.store import Store
 
-JOB = """
-name = "tiny"
-[model]
-layers = 1
-hidden_size = 8
-ffn_hidden_size = 8
-heads = 1
-kv_heads = 1
-head_dim = 8
-[layout]
-dp_replicate = {ranks}
+JOB = f"""
+name = "tiny"{ONE_LAYER}[layout]
+dp_replicate = {{ranks}}
 [recipe]
 seq_len = 8
 tokens_per_step = 16

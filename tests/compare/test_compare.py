@@ -2,6 +2,8 @@
 
 from io import StringIO
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -11,9 +13,10 @@ from trainyard.compare.account_changes import compare_accounts
 from trainyard.compare.comparable import check_comparability
 from trainyard.compare.same_work import sum_forward_flops
 from trainyard.compare.side import Side, count_operations, measure_similarity
-from trainyard.job import SCRIPT, Job, Recipe
+from trainyard.job import SCRIPT, Job
 from trainyard.ledger import Account, Entry, Ledger, Scope, mean
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import Run, Sample
 from trainyard.report.render.diff_terminal import print_comparison
 from trainyard.report.view.comparison import compare
@@ -113,6 +116,23 @@ def test_same_command_is_the_same_work():
     judged = check_comparability(run_side("a", script("python t.py 64")), run_side("b", script("python t.py 64")))
     assert judged.same_work
     assert not judged.caveats
+
+
+@pytest.mark.parametrize(
+    ("clocks", "caveats"),
+    [
+        (("events", "events"), ()),
+        (("", "events"), ()),
+        (("synchronized", "events"), ("Clock of the steps: host clock, synchronized against device events.",)),
+    ],
+)
+def test_runs_timed_by_different_clocks_have_a_caveat(clocks, caveats):
+    sides = []
+    for name, clock in zip("ab", clocks):
+        side = run_side(name, decoder(), timed_ns=1000)
+        samples = tuple(msgspec.structs.replace(sample, clock=clock) for sample in side.run.samples)
+        sides.append(side._replace(run=msgspec.structs.replace(side.run, samples=samples)))
+    assert check_comparability(*sides).caveats == caveats
 
 
 def test_other_arguments_are_doubted_without_flops_or_tokens():

@@ -6,9 +6,10 @@ from tests.refused import refused
 from trainyard import words
 from trainyard.compare.metric import compute_metrics
 from trainyard.errors import UnknownName
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import Run, Sample
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.detect.test_detect import RULES
+from tests.marks import nightly
 from trainyard import job_file as jobs
 from trainyard.detect.run_rules import findings
 from trainyard.diagnose.price_findings import price_findings
-from trainyard.job import Layout
+from trainyard.layout import Layout
 from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import execute
 from trainyard.run.session import Session
@@ -103,7 +104,14 @@ def judged(results, costs, fault):
 
 
 @pytest.mark.parametrize(
-    ("fault", "ranks"), [("straggler", 2), ("straggler", 3), ("item", 2), ("loader", 2), ("tiny_kernels", 2)]
+    ("fault", "ranks"),
+    [
+        ("straggler", 2),
+        nightly("straggler", 3),
+        ("item", 2),
+        ("loader", 2),
+        ("tiny_kernels", 2),
+    ],
 )
 def test_a_planted_fault_is_the_first_finding_with_its_cost(run, fault, ranks):
     wrong = first_good(lambda: judged(*run(fault, ranks), fault))

@@ -65,7 +65,7 @@ def test_event_times_agree_with_synchronized_times() -> None:
     torch = pytest.importorskip("torch")
     x = torch.randn(8192, 8192, device="cuda")
     walls: list[int] = []
-    timer, pending = StepTimer(lambda: torch.cuda), PendingSteps[int](lambda _, ns, __: walls.append(ns))
+    timer, pending = StepTimer(lambda: torch.cuda), PendingSteps[int](lambda _, time: walls.append(time.wall_ns))
     for _ in range(3):
         x @ x
     torch.cuda.synchronize()

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.one_module import OneModule
 from trainyard import ledger as ledgers
 from trainyard import plugins
 from trainyard.events import KERNEL
@@ -152,6 +153,55 @@ def test_probe_matrices_do_not_count_in_the_peak():
     assert peak_memory(cuda) >= held.nbytes + 3 * 2 * 256**2
     forget_peak(cuda)
     assert held.nbytes <= peak_memory(cuda) == torch.cuda.memory_allocated(cuda)
+
+
+def test_prefetched_batches_arrive_before_the_step_that_reads_them():
+    torch = pytest.importorskip("torch")
+    from trainyard.train.data.device_batches import DeviceBatches
+    from trainyard.train.task import Batch
+
+    cuda, rows = torch.device("cuda", 0), 2**24
+    batches = DeviceBatches(lambda step: Batch((torch.full((rows,), float(step)),), ()).pin(), cuda, prefetches=True)
+    sums = []
+    for step in range(5):
+        sums.append(batches(step).inputs[0].sum())  # its memory is reused by later batches
+        batches.prefetch(step + 1)
+    assert [float(part) for part in sums] == [float(step * rows) for step in range(5)]
+
+
+def test_async_checkpoints_equal_synchronous_ones(tmp_path):
+    """The state is large enough that its copies, without an order, would last into the next update."""
+    torch = pytest.importorskip("torch")
+    from tests.train.checkpoint.test_staging import saved_bytes, saver_of
+    from trainyard.train.process_group import find_ranks
+
+    ranks, files = find_ranks(find_devices(plugins.load_all("vendors"))[0].vendor), []
+    for mode in ("sync", "async"):
+        torch.manual_seed(1)
+        training = WideLayer(ranks.device)
+        saver = saver_of(tmp_path / mode, training, mode, ranks)
+        for step in range(3):
+            training.step(step)
+            saver.save_if_due(step)
+        saver.close()
+        files.append([saved_bytes(tmp_path / mode, step) for step in (1, 2)])
+    assert files[0] == files[1]
+
+
+class WideLayer(OneModule):
+    """A `Stateful` training of one matrix of 256 MB, whose steps launch their work without waiting for it."""
+
+    def __init__(self, device):
+        import torch
+
+        module = torch.nn.Linear(8192, 8192, device=device)
+        super().__init__(module, torch.optim.AdamW(module.parameters(), lr=0.1, fused=True))
+        self.x = torch.randn(64, 8192, device=device)
+
+    def step(self, step):
+        self.optimizer.zero_grad()
+        self.module(self.x + step).square().sum().backward()
+        self.optimizer.step()
 
 
 def test_compilation_and_accumulation_keep_losses(alone, tmp_path):

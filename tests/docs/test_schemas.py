@@ -1,10 +1,10 @@
 """docs/schemas holds the JSON Schemas of the types, and the output of the commands conforms to them."""
 
-import importlib.util
 import json
 
 import jsonschema
 import pytest
+import schemas
 
 from tests.predict.calibrate.test_fit_constants import BASE, HERE, LAYOUTS, SEEN, a_job, as_probed, as_run
 from tests.stored import stored
@@ -19,14 +19,6 @@ from trainyard.store.store import Store
 PLAN = ["plan", "llama3-8b", "--machine", "h100", "--devices", "16", "--batch", "16", "--seq-len", "2048"]
 
 
-@pytest.fixture(scope="module")
-def schemas(root):
-    spec = importlib.util.spec_from_file_location("schemas", root / "docs" / "schemas.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """Ids of six stored runs, base and head interleaved."""
@@ -35,7 +27,7 @@ def runs(tmp_path, monkeypatch):
     return [stored(store, started=f"2025-01-01T00:0{minute}:00.000+00:00").id for minute in range(6)]
 
 
-def valid(schemas, name, text):
+def valid(name, text):
     document = json.loads(text)
     validator = jsonschema.Draft202012Validator(schemas.schema_of(schemas.DOCUMENTS[name]))
     assert [error.json_path for error in validator.iter_errors(document)] == []
@@ -43,19 +35,19 @@ def valid(schemas, name, text):
     return document
 
 
-def test_the_files_are_up_to_date(schemas):
+def test_the_files_are_up_to_date():
     assert {path: path.read_text("utf-8") for path in schemas.FOLDER.iterdir()} == schemas.render(), "run 'make docs'"
 
 
-def test_document_of_another_type_is_invalid(schemas):
+def test_document_of_another_type_is_invalid():
     with pytest.raises(AssertionError):
-        valid(schemas, "gate", '{"schema": "trainyard/ledgers/1", "ledgers": []}')
+        valid("gate", '{"schema": "trainyard/ledgers/1", "ledgers": []}')
 
 
 @pytest.mark.parametrize("options", [[], ["--window", "all"]])
-def test_trace_prints_a_valid_document(schemas, root, capsys, options):
+def test_trace_prints_a_valid_document(root, capsys, options):
     assert answer(["trace", str(root / "src" / "trainyard" / "data" / "demo"), *options, "--json"]) == 0
-    assert valid(schemas, "analysis", capsys.readouterr().out)["ledgers"]
+    assert valid("analysis", capsys.readouterr().out)["ledgers"]
 
 
 def test_trace_prints_what_analyse_returns(root, capsys):
@@ -70,14 +62,14 @@ def test_trace_prints_what_analyse_returns(root, capsys):
     assert analysis._repr_html_().startswith("<iframe srcdoc=")
 
 
-def test_demo_prints_a_valid_document(schemas, tmp_path, capsys):
+def test_demo_prints_a_valid_document(tmp_path, capsys):
     assert answer(["demo", "--json", "--out", str(tmp_path / "page.html")]) == 0
-    assert valid(schemas, "analysis", capsys.readouterr().out)["findings"]
+    assert valid("analysis", capsys.readouterr().out)["findings"]
 
 
-def test_plan_prints_a_valid_document(schemas, capsys):
+def test_plan_prints_a_valid_document(capsys):
     assert answer([*PLAN, "--json"]) == 0
-    assert valid(schemas, "plans", capsys.readouterr().out)["choices"]
+    assert valid("plans", capsys.readouterr().out)["choices"]
 
 
 def test_plan_prints_what_the_api_returns(capsys):
@@ -89,28 +81,28 @@ def test_plan_prints_what_the_api_returns(capsys):
     assert plans._repr_html_().startswith("<iframe srcdoc=")
 
 
-def test_plan_list_prints_what_the_api_returns(schemas, capsys):
+def test_plan_list_prints_what_the_api_returns(capsys):
     assert answer(["plan", "list", "--json"]) == 0
-    document = valid(schemas, "catalogue", capsys.readouterr().out)
+    document = valid("catalogue", capsys.readouterr().out)
     assert document == json.loads(encode_json(api.catalogue()))
 
 
-def test_probe_prints_a_valid_document(schemas, monkeypatch, capsys):
-    monkeypatch.setattr(probe_machine.devices, "devices", lambda ranks: (SEEN, 2))
+def test_probe_prints_a_valid_document(monkeypatch, capsys):
+    monkeypatch.setattr(probe_machine.devices, "devices", lambda ranks, dtype: (SEEN, 2, ()))
     monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: as_probed())
     assert answer(["probe", "--json"]) == 0
-    assert valid(schemas, "machine", capsys.readouterr().out)["calls"]
+    assert valid("machine", capsys.readouterr().out)["calls"]
 
 
-def test_fit_prints_a_valid_document(schemas, monkeypatch, capsys, tmp_path):
+def test_fit_prints_a_valid_document(monkeypatch, capsys, tmp_path):
     runs = {"a": as_run(HERE, BASE, a_job(LAYOUTS[0]), "a")}
     monkeypatch.setattr(probe_machine, "_measured_run", lambda name, say: runs[name])
     (tmp_path / "here.toml").write_text(machine_file.write(HERE, "A test."))
     assert answer(["probe", "fit", "a", "--machine", str(tmp_path / "here.toml"), "--json"]) == 0
-    assert valid(schemas, "fit", capsys.readouterr().out)["runs"]
+    assert valid("fit", capsys.readouterr().out)["runs"]
 
 
-def test_checked_plan_begins_with_the_configuration(schemas, tmp_path, capsys):
+def test_checked_plan_begins_with_the_configuration(tmp_path, capsys):
     job = tmp_path / "job.toml"
     plans = api.plan("tiny", machine="h100", devices=4, batch=16, seq_len=128)
     job.write_text(launch_file(plans).text)
@@ -118,20 +110,20 @@ def test_checked_plan_begins_with_the_configuration(schemas, tmp_path, capsys):
     assert checked.as_configured
     assert checked.best.plan.job.layout == plans.best.plan.job.layout
     assert answer(["plan", "check", str(job), "--machine", "h100", "--json"]) == 0
-    assert valid(schemas, "plans", capsys.readouterr().out)["as_configured"]
+    assert valid("plans", capsys.readouterr().out)["as_configured"]
 
 
-def test_diff_prints_a_valid_document(schemas, root, capsys):
+def test_diff_prints_a_valid_document(root, capsys):
     folder = root / "src" / "trainyard" / "data" / "demo"
     paths = folder / "rank0.json.gz", folder / "rank1.json.gz"
     assert answer(["diff", *map(str, paths), "--json"]) == 0
-    document = valid(schemas, "comparison", capsys.readouterr().out)
+    document = valid("comparison", capsys.readouterr().out)
     comparison = api.diff(*paths)
     assert document == json.loads(encode_json(comparison))
     assert sum(change.ns for change in comparison.changes) == comparison.wall_change_ns
 
 
-def test_gate_prints_a_valid_document(schemas, runs, capsys):
+def test_gate_prints_a_valid_document(runs, capsys):
     code = answer(["gate", *runs[1::2], *(word for run in runs[::2] for word in ("--base", run)), "--json"])
     assert code in (0, 3)
-    valid(schemas, "gate", capsys.readouterr().out)
+    valid("gate", capsys.readouterr().out)

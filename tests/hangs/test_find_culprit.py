@@ -87,6 +87,67 @@ def test_one_of_two_records_decides_nothing_about_devices() -> None:
     assert result.kind == "cannot_tell"
 
 
+def one_record(job: Job, rank: int, **changes: object) -> HangAnalysis:
+    """The verdict from the dump of one rank of `job`, whose entries have `changes`; completed ones keep their state."""
+    document = dumps_of(job)[rank]
+    for entry in document["entries"]:
+        entry |= {**changes, "state": entry["state"]} if entry["state"] == "completed" else changes
+    return find_culprit([decode_record(encode(document, "json"), f"rank_{rank}", rank)])
+
+
+def test_one_record_shows_a_device_that_does_not_start() -> None:
+    chance = random.Random(1)  # noqa: S311
+    for _ in range(40):
+        job = draw("device_stuck", chance)
+        result = one_record(job, job.rank)
+        assert (result.kind, result.ranks) == ("device_stuck", (job.rank,)), (job, result)
+
+
+@pytest.mark.parametrize("kind", [*PROGRAM_FAULTS, *HOST_FAULTS, *DEVICE_FAULTS])
+def test_one_record_does_not_make_a_device_that_waits_a_stuck_one(kind: str) -> None:
+    chance = random.Random(kind)  # noqa: S311
+    for _ in range(20):
+        job = draw(kind, chance)
+        for rank in set(dumps_of(job)) - ({job.rank} if kind == "device_stuck" else set()):
+            assert one_record(job, rank).kind != "device_stuck", (job, rank)
+
+
+def test_without_start_times_one_record_says_how_to_record_them() -> None:
+    job = Job(8, [tuple(range(8))], [Slot("all_reduce", 0, 64)], "device_stuck", 3, 1, 0)
+    without_times = {"time_discovered_started_ns": None, "state": "scheduled"}
+    for rank in (3, 4):
+        result = one_record(job, rank, **without_times)
+        assert result.kind == "cannot_tell"
+        assert "TORCH_NCCL_ENABLE_TIMING=1" in result.summary
+    waiting = one_record(job, 4)
+    assert waiting.kind == "cannot_tell"
+    assert "device of rank 4 has started" in waiting.summary
+    assert one_record(job, 3).ranks == (3,)
+
+
+def test_collective_behind_a_transfer_without_peers_does_not_make_its_device_stuck() -> None:
+    """The transfer, whose peer is not recorded, may wait for that rank."""
+    job = Job(2, [(0, 1)], [Slot("all_reduce", 0, 64)], "device_stuck", 0, 2, 0)
+    document = dumps_of(job)[0]
+    last = document["entries"][-1]
+    transfer = {**last, "is_p2p": True, "p2p_seq_id": 1, "profiling_name": "nccl:send", "state": "started"}
+    document["entries"][-1:] = [transfer, {**last, "record_id": last["record_id"] + 1}]
+    assert find_culprit([decode_record(encode(document, "json"), "rank_0", 0)]).kind != "device_stuck"
+    document["entries"].remove(transfer)
+    assert find_culprit([decode_record(encode(document, "json"), "rank_0", 0)]).kind == "device_stuck"
+
+
+@pytest.mark.parametrize("state", ["scheduled", "started"])
+def test_device_of_the_only_rank_is_stuck(state: str) -> None:
+    job = Job(1, [(0,)], [Slot("all_reduce", 0, 64)], "device_stuck", 0, 2, 0)
+    result = one_record(job, 0, state=state)
+    assert (result.kind, result.ranks) == ("device_stuck", (0,))
+    document = dumps_of(job)[0]
+    del document["pg_config"]
+    result = find_culprit([decode_record(encode(document, "json"), "rank_0", 0)])
+    assert result.kind == "device_stuck", "it has not started, whoever else is a member"
+
+
 def test_most_records_missing_decides_nothing() -> None:
     job = Job(8, [tuple(range(8))], [Slot("all_reduce", 0, 64)], "host_stuck", 3, 1, 0)
     document = dumps_of(job)[0]

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from tests.refused import missing_values, refused
 from trainyard import words
 from trainyard.errors import BadJob, nearest
-from trainyard.job import Checkpoint, Job, Layout, Measure, Recipe, Recovery
+from trainyard.job import Checkpoint, Job, Measure, Recovery
 from trainyard.job_file import choices, parse
+from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 
 SECTIONS = {"": Job, "model": Model, "layout": Layout, "recipe": Recipe, "measure": Measure} | {
     "checkpoint": Checkpoint,
@@ -94,6 +96,32 @@ def test_indivisible_batch_error_shows_arithmetic(seq_len, micro_batch_size, rep
         job = parse(toml(sections), "job.toml")
         assert job.accumulate * once == tokens
         assert job.layout.ranks == replicate * shard
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(1, 20))
+def test_ranks_of_unequal_nodes_are_numbered_in_order(counts, ranks):
+    recovery = Recovery(nodes=len(counts), ranks_per_node=tuple(counts))
+    layout, recipe = Layout(dp_replicate=ranks), Recipe(seq_len=8, tokens_per_step=8 * ranks)
+    if sum(counts) != ranks:
+        with refused(BadJob, f"{counts}", "$.recovery", f"{sum(counts)} ranks", ranks):
+            Job(model=Model(**GOOD["model"]), layout=layout, recipe=recipe, recovery=recovery)
+        return
+    job = Job(model=Model(**GOOD["model"]), layout=layout, recipe=recipe, recovery=recovery)
+    nodes = [job.node_of(rank) for rank in range(ranks)]
+    assert nodes == [node for node, count in enumerate(counts) for _ in range(count)]
+    assert [job.ranks_on(node) for node in range(len(counts) + 1)] == [
+        sum(counts[:node]) for node in range(len(counts) + 1)
+    ]
+    for node, count in enumerate(counts):
+        job.check_node_fits(node, count, "it")
+        with refused(BadJob, f"node {node}", count, ranks, count - 1):
+            job.check_node_fits(node, count - 1, "it")
+
+
+@pytest.mark.parametrize(("nodes", "counts"), [(2, (1,)), (1, (1, 1)), (2, (0, 2)), (2, (-1, 3))])
+def test_ranks_per_node_are_positive_and_one_per_node(nodes, counts):
+    with refused(BadJob, f"{list(counts)}"):
+        Recovery(nodes=nodes, ranks_per_node=counts)
 
 
 @given(st.lists(st.integers(1, 4), min_size=5, max_size=5), st.integers(1, 64))

@@ -16,6 +16,7 @@ from trainyard.errors import BadFile, BadInput
 from trainyard.store import digests, tags
 from trainyard.store.exchange.push_pull import pull, push
 from trainyard.store.exchange.remote_store import Remote
+from trainyard.store.index.index_tables import TABLE
 from trainyard.store.index.run_index import Indexed, RunRow
 from trainyard.store.index.sqlite_index import LocalBase
 from trainyard.store.store import Store, check_tag
@@ -42,7 +43,7 @@ def test_index_keeps_every_row_it_does_not_refuse(tmp_path_factory: pytest.TempP
     read = {row.id: Indexed(stamp="1", row=row, tag_times={}) for row in (*rows, good)}
     refused = base.keep(read, ())
     with sqlite3.connect(path) as raw:
-        kept = {cells[0] for cells in raw.execute("SELECT id FROM trainyard_runs_1")}
+        kept = {cells[0] for cells in raw.execute(f"SELECT id FROM {TABLE}")}  # noqa: S608
     assert kept | refused.keys() == read.keys()
     assert not kept & refused.keys()
     assert base.indexed()["good"].row == good

@@ -296,7 +296,7 @@ def test_a_save_survives_a_kill_at_every_point(tmp_path: Path, undisturbed: list
 def save_on_ranks(ranks: Any, run: str, rank: int, at: str) -> None:
     """The rank that is not killed may end, or lose its peer."""
     from tests.train.checkpoint.test_checkpoint import a_job, train
-    from trainyard.job import Layout
+    from trainyard.layout import Layout
 
     if ranks.rank == rank:
         os.environ[VARIABLE] = at
@@ -306,7 +306,7 @@ def save_on_ranks(ranks: Any, run: str, rank: int, at: str) -> None:
 
 def resume_on_ranks(ranks: Any, runs: list[str]) -> list[Any]:
     from tests.train.checkpoint.test_checkpoint import a_job, train
-    from trainyard.job import Layout
+    from trainyard.layout import Layout
 
     return [train(ranks, a_job(Layout(dp_shard=2)), run) for run in runs]
 

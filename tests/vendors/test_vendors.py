@@ -45,8 +45,8 @@ def tool(folder: Path, name: str, script: str) -> None:
 
 NVIDIA_SMI = """
 if "memory.total" in sys.argv[1]:
-    print("0, NVIDIA H200, 143771 MiB, GPU-11aa, 570.1, 00000000:01:00.0, 9.0, 700.00 W")
-    print("1, NVIDIA H200, 143771 MiB, GPU-22bb, 570.1, 00000000:02:00.0, 9.0, [N/A]")
+    print("0, NVIDIA H200, 143771 MiB, GPU-11aa, 570.1, 00000000:01:00.0, 9.0, 700.00 W, Default, Disabled")
+    print("1, NVIDIA H200, 143771 MiB, GPU-22bb, 570.1, 00000000:02:00.0, 9.0, [N/A], Default, [N/A]")
 else:
     print("1980 MHz, 3201 MHz, 1980 MHz, 120.5 W, 34, P0")
     print("345 MHz, 2619 MHz, 1980 MHz, [N/A], 31, P8")

@@ -7,9 +7,10 @@ import msgspec
 import pytest
 
 from trainyard import plugins
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
 from trainyard.model import Model
 from trainyard.models import presets
+from trainyard.recipe import Recipe
 
 MODEL = Model(layers=1, hidden_size=8, ffn_hidden_size=8, heads=1, kv_heads=1, head_dim=8)
 JOBS = {

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from tests.ranks import on_ranks
 from tests.refused import refused
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.models import presets
+from trainyard.recipe import Recipe
 from trainyard.workloads.ops.matmul_ops import widths
 from trainyard.workloads.ops.transformer_ops import model_flops, operations, parameters
 

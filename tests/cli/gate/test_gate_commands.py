@@ -23,8 +23,9 @@ from tests.refused import code_of, missing_values, refused
 from trainyard import api
 from trainyard.cli.main import answer
 from trainyard.errors import BadInput, CommandFailed, UnknownRevision
-from trainyard.job import Job, Recipe
+from trainyard.job import Job
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import Provenance, Run, Sample
 from trainyard.run.revisions.in_revision import RevisionRun, run_in, run_pair
 from trainyard.run.revisions.worktree import between, checkout, known_revision, revision, subject

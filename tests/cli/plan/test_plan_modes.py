@@ -49,7 +49,7 @@ def test_narrow_output_keeps_layouts_and_numbers(
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
     text = printed(capsys, "tiny", *CLUSTER[:4], "--batch", "64", "--seq-len", "128", *full)
-    assert "dp_shard" in text.replace("\n", "")
+    assert "dp_replicate" in text.replace("\n", "")
     assert printed(capsys, "list", "machines", *full)
 
 

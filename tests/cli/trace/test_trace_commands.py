@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
 import re
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+import schemas
 
 from tests import trace_maker
 from tests.cli.one_screen import check
@@ -123,19 +123,10 @@ def test_replaced_options_name_the_new_mode(options, mode, capsys):
     assert mode in capsys.readouterr().err
 
 
-def schema_of(name: str) -> dict[str, object]:
-    spec = importlib.util.spec_from_file_location("schemas", ROOT / "docs" / "schemas.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.schema_of(module.DOCUMENTS[name])
-
-
 def printed(command: list[str], schema: str, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
     assert answer([*command, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    jsonschema.Draft202012Validator(schema_of(schema)).validate(document)
+    jsonschema.Draft202012Validator(schemas.schema_of(schemas.DOCUMENTS[schema])).validate(document)
     assert document["schema"] == f"trainyard/{schema}/1"
     return document
 

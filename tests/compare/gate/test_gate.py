@@ -34,9 +34,10 @@ from trainyard.compare.gate.verdict import Rule, Verdict, find_lower_bound, judg
 from trainyard.compare.history.sources.benchmark_files import load
 from trainyard.errors import BadInput, NotEnoughEvidence, UnknownName, WrongRunState
 from trainyard.events import CALL, OperandShape
-from trainyard.job import Job, Measure, Recipe
+from trainyard.job import Job, Measure
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import Provenance, Run, Sample
 from trainyard.report.gate import ci_formats, sentences
 from trainyard.report.gate.gate_report import report_gate
@@ -443,7 +444,9 @@ def test_changed_readings_are_reported_most_significant_first() -> None:
     result = find_changed_readings(pairs, 0.01)
     assert [reading.name for reading in result] == ["sm", "power"]
     assert (result[0].unit, round(result[0].before, -1), round(result[0].after, -1)) == ("MHz", 1980, 1740)
-    assert "the machine's sm: 1,980 MHz" in sentences.reading(msgspec.structs.replace(result[0], before=1980.0))
+    assert "sm of the machine changed from 1,980 MHz to " in sentences.reading(
+        msgspec.structs.replace(result[0], before=1980.0)
+    )
     assert find_changed_readings(pairs[:2], 0.01) == ()
     always = [Pair(_reading(0, sm="2 MHz"), _reading(1, sm="1 MHz"))] * 3
     assert find_changed_readings(always, 0.01)[0].p_value == 0

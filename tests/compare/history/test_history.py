@@ -20,9 +20,11 @@ from trainyard.compare.history.detect_changes import detect
 from trainyard.compare.history.judge_changes import judge
 from trainyard.compare.history.sources.series import Series, SeriesPoint, describe_metric, load
 from trainyard.errors import BadFile, BadInput
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.ledger import Account, Entry, Ledger, Scope
 from trainyard.model import Model
+from trainyard.recipe import Recipe
 from trainyard.record import DeviceSeen, Provenance, Run, Sample
 from trainyard.report.history import history_page
 from trainyard.report.history import history_terminal as report

@@ -17,12 +17,13 @@ from tests.refused import refused
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput, MissingFile, WrongRunState
 from trainyard.formats import mllog
-from trainyard.job import SCRIPT, Job, Recipe
+from trainyard.job import SCRIPT, Job
 from trainyard.numerics.convergence import golden_curves, mlperf_reference
 from trainyard.numerics.convergence.compare_curves import LEAST_STEPS, judge
 from trainyard.numerics.convergence.curves import LossCurve, curve_of, seed_of
 from trainyard.numerics.convergence.effect_size import pairs_needed, sizes
 from trainyard.numerics.convergence.paired_curves import pair
+from trainyard.recipe import Recipe
 from trainyard.record import Provenance, Run, Sample
 from trainyard.report.gate.convergence_table import sentence, table
 from trainyard.report.render.mllog_export import text as as_mllog

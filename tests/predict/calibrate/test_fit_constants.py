@@ -14,7 +14,8 @@ from trainyard import machine
 from trainyard.api.probe_machine import fit, timed_call
 from trainyard.cli.probe import command
 from trainyard.errors import BadInput, UnknownName
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.machine import Claim
 from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, machine_file, probed_machine
@@ -26,6 +27,7 @@ from trainyard.predict.inputs.constants import SHARES, Constants
 from trainyard.predict.time import predicted_ledger, step
 from trainyard.predict.time.layer import product
 from trainyard.predict.time.shapes import Product
+from trainyard.recipe import Recipe
 from trainyard.record import DeviceSeen
 from trainyard.report.plans import probe_tables
 from trainyard.report.plans.probe_results import ProbedMachine
@@ -237,7 +239,7 @@ def test_two_ranks_probe_their_collectives(tmp_path, monkeypatch):
     from trainyard.run.probe import devices as measured
 
     monkeypatch.setattr(measured, "_measure", measure_small_probes)
-    seen, ranks = measured.devices(None)
+    seen, ranks, _ = measured.devices(None, "float32")
     timed = measured.probe(seen.vendor, min(2, ranks), "float32")
     probed = probed_machine.machine("here", seen, min(2, ranks), "float32", timed)
     if ranks > 1:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.marks import nightly_except
 from tests.ranks import on_ranks
 from tests.train.language_model import small_job
-from trainyard.job import Layout
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.plan import Collective
 from trainyard.predict.communication.data_parallel_collectives import fsdp_units, predict_collectives
@@ -88,7 +89,9 @@ def _size(types, dims):
 
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", nightly_except(CASES, ["ddp", "ddp, small buckets", "fsdp", "zero 2", "experts", "tied"])
+)
 def test_predicted_collectives_are_those_of_a_real_step(case, tmp_path):
     pytest.importorskip("torch")
     job = a_job(case)

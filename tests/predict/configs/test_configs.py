@@ -436,8 +436,8 @@ def test_invalid_deepspeed_file_is_refused(keys: dict[str, Any], kind: type[BadI
 
 @pytest.mark.parametrize("key", [*BATCHES, "zero_optimization"])
 def test_deepspeed_file_with_a_syntax_error_is_recognised(key: str) -> None:
-    assert detect_format.kind(b'{"%s": {"stage": 3},}' % key.encode()) == "deepspeed"
-    assert detect_format.kind(b'{"hidden_size": 8,}') is None
+    assert detect_format.detect(b'{"%s": {"stage": 3},}' % key.encode()) == "deepspeed"
+    assert detect_format.detect(b'{"hidden_size": 8,}') is None
 
 
 def test_duplicate_key_is_refused_as_in_deepspeed() -> None:

@@ -397,6 +397,7 @@ def test_verdict_compares_mixed_and_single_parts() -> None:
     assert f"{together / max(alone):.2f} times as many tokens a second as" in sentence
     assert f"this is {100 * together / sum(alone):.0f} % of that" in sentence
     assert f"at {2 * max(alone) / together:.2f} times its dollars a token" in sentence
+    assert "(batch_shares): 1:1 for replicas on h100:h100" in sentence
 
 
 # Launch files of frameworks

@@ -19,7 +19,8 @@ from trainyard import job_file as jobs
 from trainyard import machine, plugins
 from trainyard.cli.main import answer
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.models import presets
 from trainyard.predict.economics import step_cost
 from trainyard.predict.inputs import cases, hardware, layout_space, vision_models
@@ -32,6 +33,7 @@ from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory import framework_memory, native_memory
 from trainyard.predict.search.search import search
 from trainyard.predict.time import data_parallel, predicted_ledger, step
+from trainyard.recipe import Recipe
 from trainyard.workloads.diffusion import Diffusion
 from trainyard.workloads.image_workload import ImageWorkload
 from trainyard.workloads.ops import diffusion_ops, vision_ops
@@ -277,7 +279,7 @@ def test_frameworks_get_only_supported_models_and_axes() -> None:
     assert {choice.plan.job.layout.tp for choice in search_for("tiny-flux", "torchtitan").choices} == {1}
     assert {choice.plan.job.layout.tp for choice in search_for("tiny-dit", "deepspeed").choices} == {1}
     for name, framework in (("tiny-vit", "torchtitan"), ("tiny-dit", "torchtitan"), ("tiny-dit", "megatron")):
-        with refused(BadJob, FRAMEWORKS[framework].means, "--for"):
+        with refused(BadJob, FRAMEWORKS[framework].display_name, "--for"):
             search_for(name, framework)
 
 

@@ -8,10 +8,12 @@ from msgspec.structs import replace
 from tests.refused import refused
 from trainyard import plugins, units
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
 from trainyard.job_file import parse
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.models import presets
+from trainyard.recipe import Recipe
 from trainyard.record import DeviceSeen
 from trainyard.run.local.harness import execute
 from trainyard.run.session import Session

@@ -14,12 +14,14 @@ from tests import fake_runs
 from tests.refused import refused
 from trainyard.cli.plan import command
 from trainyard.errors import BadJob, MissingLibrary
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.memory import framework_memory, native_memory, native_stage
 from trainyard.predict.pipeline import in_flight, schedules, simulation
+from trainyard.recipe import Recipe
 from trainyard.train.fake_run import held_memory
 
 MODEL = {
@@ -32,6 +34,7 @@ MODEL = {
     "vocab": 4096,
 }
 EXPERTS = {**MODEL, "experts": 4, "top_k": 2, "moe_ffn_hidden_size": 768}
+SEVERAL_BUCKETS = {**MODEL, "hidden_size": 1024, "ffn_hidden_size": 4096, "heads": 16}
 SPLIT = {"sequence_parallel": True, "loss_parallel": True}
 
 
@@ -55,6 +58,7 @@ def predicted(job, rank=0):
         ({}, {"dtype": "float32"}),
         ({"dp_replicate": 2}, {"activation_checkpoint": "selective"}),
         ({"dp_shard": 2, "zero": 1}, {}),
+        ({"dp_shard": 2, "zero": 1}, {"model": SEVERAL_BUCKETS, "seq_len": 64}),
         ({"dp_shard": 4, "zero": 2}, {"activation_checkpoint": "full"}),
         ({"dp_shard": 4}, {"micro": 2}),
         ({"dp_shard": 4}, {"activation_checkpoint": "selective", "micro_batch_size": 2}),
@@ -193,11 +197,13 @@ def test_in_flight_micro_batches_match_the_order_of_operations(name, pp, interle
 
 
 @pytest.mark.torch
-def test_chunks_of_the_loss_are_those_of_the_training_code():
+def test_chunks_and_buckets_are_those_of_the_training_code():
     pytest.importorskip("torch")
     from trainyard.train.model import cross_entropy
+    from trainyard.train.parallel import all_gather_parts
 
     assert native_stage.LOSS_CHUNK_VALUES == cross_entropy.CHUNK_VALUES
+    assert native_stage.GATHERED_ELEMENTS == all_gather_parts.BUCKET_ELEMENTS
 
 
 def test_native_and_other_cases_cannot_be_mixed():

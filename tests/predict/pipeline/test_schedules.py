@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.refused import refused
 from tests.train.parallel.test_pipeline_parallel import STAGES, Mock
 from trainyard.errors import BadInput
-from trainyard.job import Layout
+from trainyard.layout import Layout
 from trainyard.predict.pipeline import schedules, simulation
 from trainyard.predict.pipeline.simulation import PipelineTimes, SimulatedPipeline, simulate
 from trainyard.train.rules import pipeline_rules as rules

@@ -14,7 +14,8 @@ from msgspec.structs import replace as replace_
 
 from tests.predict.test_plan import DENSE, EXPERTS, H100, MODELS, WHERE, spent
 from trainyard.errors import BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.inputs import cases, constant_sets, layout_space
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, Cases, column
@@ -25,6 +26,7 @@ from trainyard.predict.pipeline import partition, schedules, step_bounds
 from trainyard.predict.pipeline.simulation import simulate
 from trainyard.predict.search.search import search
 from trainyard.predict.time import step
+from trainyard.recipe import Recipe
 from trainyard.workloads.ops import transformer_ops
 
 

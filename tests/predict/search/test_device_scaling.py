@@ -19,7 +19,8 @@ from tests.refused import refused
 from trainyard import machine
 from trainyard.cli.main import answer
 from trainyard.errors import BadInput, BadJob
-from trainyard.job import Job, Layout
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.machine import Claim
 from trainyard.model import Model
 from trainyard.predict.calibrate.machine_file import write

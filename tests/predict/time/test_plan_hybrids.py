@@ -20,7 +20,8 @@ from tests.refused import code_of, missing_values, refused
 from trainyard import machine
 from trainyard.cli.main import answer
 from trainyard.errors import BadFile, BadInput, BadJob
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.models import hugging_face_architectures, presets
 from trainyard.predict.configs import detect_format
@@ -35,6 +36,7 @@ from trainyard.predict.inputs.layout_space import Keeps, PlannerInput
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.search.search import search
 from trainyard.predict.time import data_parallel, predicted_ledger, state_space, step
+from trainyard.recipe import Recipe
 from trainyard.workloads.ops import transformer_ops
 
 HYBRIDS = [name for name in presets.known() if "hybrid_pattern" in (presets.load(name).model or {})]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from trainyard import machine
-from trainyard.job import Job, Layout, Recipe
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import Cases
@@ -20,6 +21,7 @@ from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.time import collective_time, step
 from trainyard.predict.time.collective_time import RankGroup
+from trainyard.recipe import Recipe
 
 H100 = machine.load("h100")
 WHERE = hardware.of_machine(H100, "bfloat16", "float8")

@@ -1,0 +1,1 @@
+"""The parts of `make device-evidence` (`benchmarks/evidence.py`), one module each."""
