@@ -31,6 +31,11 @@ def losses(run: Run) -> dict[tuple[int, int], float | None]:
     return {(sample.rank, sample.step): sample.loss for sample in run.kept()}
 
 
+def log_ends(root: Path) -> dict[str, str]:
+    """The last 2,000 characters of each log file below `root`, for the message of a failed assertion."""
+    return {str(path.relative_to(root)): path.read_text(errors="replace")[-2000:] for path in root.rglob("*.log")}
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("job") / "job.toml"

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from tests.launch.real_job import losses
+from tests.launch.real_job import log_ends, losses
 from tests.launch.requests import JOB, request
 from tests.ports import free_port
 from tests.processes import until
@@ -258,9 +258,9 @@ def test_a_real_job_has_the_losses_of_a_local_run(
         environment={"TRAINYARD_STORE": str(store.root)},
     )  # fmt: skip
     record = submit_job(*read_job(job), "ray", options, store.root)
-    assert until(lambda: Ray().status(record.scheduler_id).is_over, 240)
+    until(lambda: Ray().status(record.scheduler_id).is_over, 270)
     status = Ray().status(record.scheduler_id)
-    assert status.state == "ended", status.reason
+    assert status.state == "ended", (status, log_ends(store.root))
     assert losses(store.load(joined_run_id(record.id))) == local_losses
 
 

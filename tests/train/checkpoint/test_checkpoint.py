@@ -592,17 +592,18 @@ def test_stall_is_booked_to_the_checkpoint(tmp_path, mode):
     stalls = []
     with capture(tmp_path, 0, 3, ranks.device, barrier=lambda: None) as profiler:
         for step in range(4):
-            training(step)
             before = saver.stalled_ns
+            training(step)
             saver.save_if_due(step)
             stalls.append(saver.stalled_ns - before)
             profiler.step()
     saver.close()
-    mean = measure(read([tmp_path / "traces" / "rank0.json.gz"])).ledgers[-1]
-    booked = {str(account): ns for account, ns in mean.by_account().items()}
-    # The last step of a profile has no mark after it; the first was warm-up.
-    assert booked["checkpoint/save"] == pytest.approx(np.mean(stalls[1:]), rel=0.35)
-    assert not any(account.startswith("comm") for account in booked)
+    *steps, _ = measure(read([tmp_path / "traces" / "rank0.json.gz"])).ledgers  # the last is their mean
+    booked = [{str(account): ns for account, ns in step.by_account().items()} for step in steps]
+    # The first step was warm-up. A stall includes waits for the interpreter lock after the span has closed.
+    fractions = [step["checkpoint/save"] / stall for step, stall in zip(booked, stalls[1:], strict=True)]
+    assert max(fractions) == pytest.approx(1, abs=0.35)
+    assert not any(account.startswith("comm") for step in booked for account in step)
 
 
 # Export
