@@ -10,6 +10,7 @@ import torch
 
 import trainyard
 
+_STANDARD = os.path.dirname(os.__file__) + os.sep
 _LIBRARIES = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(trainyard.__file__) + os.sep)
 
 
@@ -27,9 +28,8 @@ def user_location(frame: FrameType | None) -> str:
 @cache
 def _shown_name(path: str) -> str:
     """The file to show; empty for a library's."""
-    if path.startswith(("<", *_LIBRARIES)) or (
-        path.startswith(os.path.dirname(os.__file__) + os.sep) and "site-packages" not in path
-    ):
+    is_standard = path.startswith(_STANDARD) and "site-packages" not in path
+    if is_standard or path.startswith(("<", *_LIBRARIES)):
         return ""
     directory = os.getcwd() + os.sep
     return (path.removeprefix(directory) or path)[:1000]

@@ -10,13 +10,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from trainyard.numerics.record.code_location import user_location
+from trainyard.numerics.record.dtensor_shard import shard_of
 from trainyard.numerics.record.module_paths import ModulePaths
 from trainyard.numerics.record.summarise import summarise
 from trainyard.numerics.tensor_record import Phase, Role, TensorRecord
@@ -208,7 +211,7 @@ class Recorder:
                     call=call,
                     output=output,
                     location="" if in_backward or phase == "optimizer" else user_location(sys._getframe(1)),
-                    **summarise(tensor.detach(), masks=masks),
+                    **_summary_fields(tensor.detach(), masks),
                 )
             )
 
@@ -221,6 +224,18 @@ class Recorder:
                 yield
         finally:
             self._is_busy = False
+
+
+def _summary_fields(tensor: Tensor, masks: bool) -> dict[str, Any]:
+    """The fields of a record that depend on the tensor's values. `masks`: a mask may have written its infinities."""
+    if isinstance(tensor, DTensor):
+        summary = summarise(tensor.to_local(), shard=shard_of(tensor), shape=tuple(tensor.shape))
+    else:
+        summary = summarise(tensor)
+    fields = summary._asdict()
+    if masks and summary.nonfinite is not None and summary.nonfinite.negative:
+        fields["nonfinite"] = replace(summary.nonfinite, masked=True)
+    return fields
 
 
 class _Operations(TorchDispatchMode):
