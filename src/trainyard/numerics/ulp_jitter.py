@@ -77,8 +77,8 @@ class UlpJitter(TorchDispatchMode):
     `ulps`: units in the last place. `all_operations`: move the results of every operation that rounds, as another
     library or compiler may, not only of summations, as another layout does.
 
-    Directions are drawn once per dtype and device, and each result takes them from a random position on: drawing them for each
-    result took longer than the training of a small model.
+    Directions are drawn once per dtype and device, and each result takes them from a random position on: drawing them
+    for each result took longer than the training of a small model.
     """
 
     def __init__(self, seed: int, ulps: float = 1, all_operations: bool = False) -> None:

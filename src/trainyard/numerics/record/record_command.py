@@ -78,8 +78,8 @@ def record_command(
         seconds = time.monotonic() - began
         if not (folder / variant).is_dir():
             raise BadInput(
-                f"{shlex.join(redact_command(command))} succeeded, but no step was seen: no torch.optim optimizer stepped "
-                "in a Python that has trainyard installed.",
+                f"{shlex.join(redact_command(command))} succeeded, but no step was seen: no torch.optim optimizer "
+                "stepped in a Python that has trainyard installed.",
                 "Run it with a Python that has trainyard.",
             )
         ranks = read_variant(folder, variant)
