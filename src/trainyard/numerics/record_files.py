@@ -45,10 +45,10 @@ class RecordWriter:
     """Writes the records of a rank. What was flushed is readable if the process is killed afterwards."""
 
     def __init__(self, folder: Path, header: RecordHeader) -> None:
-        """`folder`: of the record; made if it is missing. Raises `OSError`."""
+        """`folder`: of the record; made if it is missing. Raises `OSError`, also if the rank has a file already."""
         path = folder / header.variant / f"rank{header.rank}.jsonl.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = gzip.GzipFile(path, "wb", compresslevel=1)
+        self._file = gzip.GzipFile(path, "xb", compresslevel=1)
         self._write_line(header)
 
     def write(self, tensor: TensorRecord) -> None:

@@ -71,9 +71,9 @@ class Recorder:
         self._step = 0
         self._optimizer: int | None = None
         """Identity of the optimizer whose steps end training steps."""
+        self._calls_modules = False
         self._is_busy = False
         """Whether operations are the recorder's own, or an optimizer's."""
-        self._names: dict[int, tuple[str, str]] = {}
         self._stack = ExitStack()
 
     def __enter__(self) -> Recorder:
@@ -93,8 +93,8 @@ class Recorder:
         self.flush()
 
     def flush(self) -> None:
-        """Writes the records of an unfinished step."""
-        if self._records and os.getpid() == self._process:
+        """Writes the records of an unfinished step, if this process calls modules at all."""
+        if self._records and self._calls_modules and os.getpid() == self._process:
             self._write(self._records)
             self._records = []
 
@@ -116,6 +116,7 @@ class Recorder:
 
     def _at_boundary(self, path: str, call: int, module: nn.Module, tensors: list[Tensor], side: str) -> None:
         """Records the outputs of a module, the inputs of an outermost one, and later their gradients."""
+        self._follow_fork()
         if not self.is_recording or self._level == "steps" or self._paths.recomputes:
             return
         role: Role = "data" if side == "input" else "output"
@@ -123,6 +124,12 @@ class Recorder:
             self._record(tensor, role, module=path, call=call, output=output)
             if role == "output" and tensor.requires_grad and torch.is_grad_enabled():
                 tensor.register_hook(self._gradient_hook(path, call, output))
+
+    def _follow_fork(self) -> None:
+        """Continues in a fork that calls a module: a rank that was forked from a process with torch."""
+        self._calls_modules = True
+        if os.getpid() != self._process:
+            self._process, self._records = os.getpid(), []
 
     def _gradient_hook(self, path: str, call: int, output: int) -> Callable[[Tensor], None]:
         step = self._step
