@@ -33,6 +33,13 @@ class RecordedVariant(msgspec.Struct, frozen=True, kw_only=True):
     size: int
 
 
+class RecordReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs of a record. `folder`: of the record."""
+
+    folder: str
+    runs: tuple[RecordedVariant, ...]
+
+
 class RecordOptions(NamedTuple):
     """What to record. `replicas`: number of jittered runs; 0 records the command as it is only, without a float64
     reference. `steps`: from 0."""
@@ -53,7 +60,7 @@ def record_command(
     folder: Path,
     options: RecordOptions,
     say: Callable[[str], object] = lambda text: None,
-) -> list[RecordedVariant]:
+) -> RecordReport:
     """Runs `command` once for each variant and writes the tensors of every Python process with a training step to
     `folder`. The command's output goes to stderr. Raises `BadInput` if the command cannot be found or no step was seen,
     and `CommandFailed` if it fails."""
@@ -89,7 +96,7 @@ def record_command(
             RecordedVariant(variant=variant, ranks=len(ranks), records=records, seconds=round(seconds, 2), size=size)
         )
         say(f"{variant}: {records:,} tensors of {len(ranks)} ranks, {seconds:.1f} s, {size / 1e6:.1f} MB")
-    return recorded
+    return RecordReport(folder=str(folder), runs=tuple(recorded))
 
 
 def _run(command: Sequence[str], folder: Path, request: RecordRequest) -> None:
