@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trainyard.errors import BadInput
 from trainyard.numerics.compare.align_tensors import Alignment, align_tensors
+from trainyard.numerics.compare.common_batches import has_other_batches, without_activations
 from trainyard.numerics.compare.comparison_result import RecordComparison, RecordSide, Verdict
 from trainyard.numerics.compare.exact_checks import check_exactly, random_state_differs
 from trainyard.numerics.compare.find_divergences import DivergenceFinder
@@ -21,6 +22,7 @@ from trainyard.numerics.tensor_record import TensorKey
 
 _MOST_UNDETECTABLE = 0.5
 """Share of undetectable tensors in the first common step from which a comparison without an alarm is no pass."""
+_OTHER_BATCHES = "The sides divide the samples of a step differently: only gradients, weights and states of the optimizer are compared."
 _MIN_MATCHED = 0.5
 """Share of the modules of the smaller record that both have; fewer are different models."""
 
@@ -43,6 +45,9 @@ def compare_records(a: Path, b: Path, *, identical: bool = False) -> RecordCompa
     tensors_a, tensors_b = join_a(run_a.only(common)), join_b(run_b.only(common))
     alignment = align_tensors(tensors_a.tensors, tensors_b.tensors)
     _check_same_model(a, b, tensors_a, tensors_b, alignment)
+    other_batches = has_other_batches(tensors_a.tensors, tensors_b.tensors, alignment)
+    if other_batches:
+        alignment = without_activations(alignment)
     others = [join_a(read_run(a, variant, known_a).only(common)).tensors for variant in known_a if variant != "plain"]
     runs = dict(zip((variant for variant in known_a if variant != "plain"), others))
     reference = runs.pop("float64", None)
@@ -62,11 +67,14 @@ def compare_records(a: Path, b: Path, *, identical: bool = False) -> RecordCompa
         counts=count_tensors(alignment, judgements),
         first=first,
         further=divergences.further,
-        modules=summarise_modules(alignment, judgements, first.tensor if first is not None else None),
+        modules=summarise_modules(alignment, judgements, exact, first.tensor if first is not None else None),
         steps=summarise_steps(alignment, judgements),
         undetectable_reasons=dict(Counter(filter(None, judgements.reasons)).most_common()),
         renamed=alignment.modules.renamed,
-        notes=tuple(_notes(run_a, run_b, common, tensors_a, tensors_b, alignment)),
+        notes=(
+            *([_OTHER_BATCHES] if other_batches else []),
+            *_notes(run_a, run_b, common, tensors_a, tensors_b, alignment),
+        ),
     )
 
 
@@ -92,17 +100,16 @@ def _check_same_model(a: Path, b: Path, of_a: LogicalTensors, of_b: LogicalTenso
     """Raises `BadInput` if the records are of different models or batches."""
     for pair in alignment.pairs:
         shape_a, shape_b = of_a.tensors[pair.a].shape, of_b.tensors[pair.b].shape
-        if shape_a != shape_b and pair.a.tensor.role in ("weight", "gradient", "data"):
-            kind = "batches" if pair.a.tensor.role == "data" else "models"
+        if shape_a != shape_b and pair.a.tensor.role in ("weight", "gradient"):
             name = ".".join(filter(None, (pair.a.tensor.module, pair.a.tensor.name)))
             raise BadInput(
-                f"{a} and {b} are of different {kind}: {pair.a.tensor.role} {name} has the shape {list(shape_a)} in "
+                f"{a} and {b} are of different models: {pair.a.tensor.role} {name} has the shape {list(shape_a)} in "
                 f"the one and {list(shape_b)} in the other.",
-                "Record the same model with the same batch.",
+                "Record the same model on both sides.",
             )
     modules_a, modules_b = ({key.tensor.module for key in side.tensors} for side in (of_a, of_b))
     smaller = min(len(modules_a), len(modules_b))
-    if len(alignment.modules.names) < _MIN_MATCHED * smaller or not alignment.pairs:
+    if len(alignment.modules.names) < _MIN_MATCHED * smaller:
         raise BadInput(
             f"{a} and {b} are of different models: only {len(alignment.modules.names)} of their {len(modules_a)} and "
             f"{len(modules_b)} modules match.",
@@ -116,6 +123,8 @@ def _verdict(alignment: Alignment, judgements: Judgements, has_divergence: bool)
         return "different", ""
     if judgements.rule is None and "undetectable" in judgements.status:
         return "cannot tell", f"A has {next(filter(None, judgements.reasons))}."
+    if not alignment.pairs:
+        return "cannot tell", "no tensor is in both records."
     first_step = alignment.pairs[0].a.tensor.step
     reasons = [
         judgements.reasons[row]

@@ -11,12 +11,21 @@ from trainyard.numerics.compare.match_modules import RenamedModule
 from trainyard.numerics.tensor_record import Phase, Role
 
 Verdict = Literal["same", "different", "cannot tell"]
-Status = Literal["identical", "within rounding", "different", "undetectable"]
-"""`undetectable`: A's own rounding is as large as the values, or the records lack what the check needs."""
+Status = Literal["identical", "within rounding", "compensated", "different", "undetectable"]
+"""`compensated`: differs within a module whose output does not. `undetectable`: A's own rounding is as large as the
+values, or the records lack what the check needs."""
 Kind = Literal[
-    "value", "shape", "non-finite", "data", "missing gradient", "extra gradient", "not updated", "replicas differ",
+    "value",
+    "shape",
+    "dtype",
+    "non-finite",
+    "data",
+    "missing gradient",
+    "extra gradient",
+    "not updated",
+    "replicas differ",
     "not deterministic",
-]  # fmt: skip
+]
 
 
 class TensorPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,6 +120,7 @@ class TensorCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     identical: int
     within_rounding: int
+    compensated: int
     different: int
     undetectable: int
     only_a: int
@@ -118,7 +128,7 @@ class TensorCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def compared(self) -> int:
-        return self.identical + self.within_rounding + self.different + self.undetectable
+        return self.identical + self.within_rounding + self.compensated + self.different + self.undetectable
 
 
 class RecordComparison(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,6 +18,9 @@ UNINFORMATIVE = 0.5
 """Relative error that A's own rounding reaches from which a tensor's values say nothing, or a limit hides a fault."""
 MIN_REPLICAS = 2
 """Replicas without which the spread of A's rounding is not known."""
+OTHER_PRECISION = 0.1
+"""Share of the tensors with another dtype on the two sides from which the sides compute in other number formats. With
+fewer, each of these tensors is a difference."""
 UNIT_ROUNDOFF = {
     "float64": 2.0**-53,
     "complex128": 2.0**-53,

@@ -16,6 +16,8 @@ from trainyard.numerics.tensor_record import TensorKey, TensorRecord
 
 _MOST_OPERATIONS = 5
 """Operations listed that one side lacks."""
+_OF_ROWS: tuple[Kind, ...] = ("value", "shape", "dtype", "non-finite")
+"""Kinds that follow from an earlier divergence, unless the inputs of the module are right."""
 _CORRECT = ("identical", "within rounding")
 
 
@@ -57,7 +59,7 @@ class DivergenceFinder:
         further = [
             candidate
             for candidate in sorted(listed.values(), key=lambda candidate: candidate.position)
-            if candidate.divergence.kind not in ("value", "shape", "non-finite") or candidate in independent
+            if candidate.divergence.kind not in _OF_ROWS or candidate in independent
         ]
         return Divergences(first.divergence, tuple(candidate.divergence for candidate in further))
 
@@ -79,7 +81,7 @@ class DivergenceFinder:
         record_a, record_b = self.a[pair.a], self.b[pair.b]
         position = (record_a.step, record_a.index)
         last = self._last_correct(position, pair.a.rank)
-        kind: Kind = "non-finite" if judged.is_nonfinite[row] else "shape" if judged.is_reshaped[row] else "value"
+        kind = judged.kinds[row] or "value"
         since = (last.step, self._index(last)) if last is not None else (pair.a.tensor.step, -1)
         divergence = Divergence(
             kind=kind,
@@ -187,6 +189,8 @@ def _detail(kind: Kind, a: TensorRecord, b: TensorRecord) -> str:
     """The numbers of a divergence that is not of values."""
     if kind == "shape":
         return f"{list(a.shape)} in A, {list(b.shape)} in B"
+    if kind == "dtype":
+        return f"{a.dtype} in A, {b.dtype} in B"
     if kind == "non-finite" and b.nonfinite is not None:
         counts = (("NaN", b.nonfinite.nan), ("+Inf", b.nonfinite.positive), ("-Inf", b.nonfinite.negative))
         return ", ".join(f"{count:,} {name}" for name, count in counts if count)

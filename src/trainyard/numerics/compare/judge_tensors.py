@@ -10,8 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.numerics.compare.align_tensors import TensorPair, Tensors
-from trainyard.numerics.compare.comparison_result import Status
-from trainyard.numerics.compare.comparison_rule import MIN_REPLICAS, UNINFORMATIVE, UNIT_ROUNDOFF, ComparisonRule
+from trainyard.numerics.compare.comparison_result import Kind, Status
+from trainyard.numerics.compare.comparison_rule import (
+    MIN_REPLICAS,
+    OTHER_PRECISION,
+    UNINFORMATIVE,
+    UNIT_ROUNDOFF,
+    ComparisonRule,
+)
+from trainyard.numerics.compare.compensated_operations import compensated_rows
 from trainyard.numerics.compare.logical_tensors import LogicalKey
 from trainyard.numerics.compare.noise_levels import F64, I64, degrees_of_freedom, noise_levels, relative_errors
 from trainyard.numerics.tensor_record import BUCKETS, NonFinite, TensorRecord
@@ -32,16 +39,15 @@ DAMAGED = "numbers in the record are not finite"
 
 class Judgements(NamedTuple):
     """Of each pair [t]: its status; the relative error of B, the noise and the limit, NaN if the value was not judged;
-    the reason if it is undetectable, else empty. `rule`: None if no value could be judged. `is_nonfinite`: B has more
-    elements that are not finite than any run of A. `is_reshaped`: the shapes differ."""
+    the reason if it is undetectable, else empty; the kind of difference if it is not of the value. `rule`: None if no
+    value could be judged."""
 
     status: list[Status]
     error: F64
     noise: F64
     limit: F64
     reasons: list[str]
-    is_nonfinite: list[bool]
-    is_reshaped: list[bool]
+    kinds: Sequence[Kind | None]
     rule: ComparisonRule | None
 
     @property
@@ -76,17 +82,19 @@ class _Row(NamedTuple):
 def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgements:
     """Judges all pairs, which are in order of execution."""
     rows = _rows(pairs, a, b)
-    is_nonfinite = [_is_less_finite(row) for row in rows]
-    is_reshaped = [row.a.shape != row.b.shape for row in rows]
+    other_precision = _has_other_precision(rows)
+    kinds: list[Kind | None] = [_other_kind(row, other_precision) for row in rows]
     reasons = [_unjudgeable(row) for row in rows]
-    judged = [at for at, reason in enumerate(reasons) if not (reason or is_nonfinite[at] or is_reshaped[at])]
+    judged = [at for at, reason in enumerate(reasons) if not (reason or kinds[at] in ("shape", "non-finite"))]
     error, noise, limit = (np.full(len(pairs), np.nan) for _ in range(3))
     rule = ComparisonRule(replicas=len(a.replicas), tensors=len(judged)) if judged else None
     if rule is not None:
-        error[judged], noise[judged], limit[judged] = _compare_values(rule, [rows[at] for at in judged])
+        error[judged], noise[judged], limit[judged] = _compare_values(
+            rule, [rows[at] for at in judged], other_precision
+        )
     status: list[Status] = []
     for at, row in enumerate(rows):
-        if is_nonfinite[at] or is_reshaped[at]:
+        if kinds[at] is not None:
             status.append("different")
         elif _is_identical(row):
             status.append("identical")
@@ -95,8 +103,10 @@ def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgem
         else:
             judgement, reasons[at] = _judge(float(error[at]), float(noise[at]), float(limit[at]))
             status.append(judgement)
+    for at in compensated_rows(pairs, status):
+        status[at] = "compensated"
     reasons = [reason if status[at] == "undetectable" else "" for at, reason in enumerate(reasons)]
-    return Judgements(status, error, noise, limit, reasons, is_nonfinite, is_reshaped, rule)
+    return Judgements(status, error, noise, limit, reasons, kinds, rule)
 
 
 def _rows(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> list[_Row]:
@@ -127,7 +137,7 @@ def _judge(error: float, noise: float, limit: float) -> tuple[Status, str]:
     return ("undetectable", NOISY) if limit >= UNINFORMATIVE else ("within rounding", "")
 
 
-def _compare_values(rule: ComparisonRule, rows: Sequence[_Row]) -> tuple[F64, F64, F64]:
+def _compare_values(rule: ComparisonRule, rows: Sequence[_Row], has_other_precision: bool) -> tuple[F64, F64, F64]:
     """(error of B, noise, limit) of each tensor, all of which have a reference."""
     references = [row.reference or row.a for row in rows]
     side_a, side_b = [row.a for row in rows], [row.b for row in rows]
@@ -143,7 +153,7 @@ def _compare_values(rule: ComparisonRule, rows: Sequence[_Row]) -> tuple[F64, F6
         error[part] = relative_errors(_sketches(side_b[part]), reference, norms[part])
         errors[:, part] = relative_errors(sketches, reference, norms[part])
         degrees[part] = degrees_of_freedom(sketches - reference)
-    roundoff, scale = _roundoffs(side_a, side_b)
+    roundoff, scale = _roundoffs(side_a, side_b, has_other_precision)
     noise, limit = noise_levels(rule, errors, degrees, roundoff=roundoff, scale=scale, groups=_groups(side_a))
     return error, noise, limit
 
@@ -169,13 +179,16 @@ def _reference_norms(reference: Sequence[TensorRecord]) -> F64:
     return norms
 
 
-def _roundoffs(a: Sequence[TensorRecord], b: Sequence[TensorRecord]) -> tuple[F64, F64]:
+def _roundoffs(a: Sequence[TensorRecord], b: Sequence[TensorRecord], has_other_precision: bool) -> tuple[F64, F64]:
     """(round-off, scale) of each tensor, as `noise_levels` takes them.
 
-    If B has computed in a coarser dtype than A up to this tensor, A's rounding in B's dtype is expected: it grows with
-    the round-off, whatever the dtype of the tensor itself.
+    If B computes in other number formats, and in a coarser one than A up to this tensor, A's rounding in that format is
+    expected: it grows with the round-off, whatever the dtype of the tensor itself. A coarser format in single places is
+    a fault, and gets no allowance.
     """
     own_a, own_b = (np.array([UNIT_ROUNDOFF.get(record.dtype, 0.0) for record in side]) for side in (a, b))
+    if not has_other_precision:
+        return own_a, np.ones(len(own_a))
     coarsest_a, coarsest_b = np.maximum.accumulate(own_a), np.maximum.accumulate(own_b)
     is_coarser = coarsest_b > coarsest_a
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -187,6 +200,22 @@ def _groups(records: Sequence[TensorRecord]) -> I64:
     """The number of each tensor's step and phase."""
     numbers: dict[tuple[int, str], int] = {}
     return np.array([numbers.setdefault((record.step, record.phase), len(numbers)) for record in records], np.int64)
+
+
+def _has_other_precision(rows: Sequence[_Row]) -> bool:
+    """Whether B computes in other number formats than A as a whole, not in single places."""
+    floats = [row for row in rows if row.a.sketch and row.b.sketch]
+    return sum(row.a.dtype != row.b.dtype for row in floats) >= OTHER_PRECISION * max(1, len(floats))
+
+
+def _other_kind(row: _Row, has_other_precision: bool) -> Kind | None:
+    """The kind of a difference that shows without comparing values; None if there is none."""
+    if row.a.shape != row.b.shape:
+        return "shape"
+    if _is_less_finite(row):
+        return "non-finite"
+    is_float = bool(row.a.sketch and row.b.sketch)
+    return "dtype" if is_float and row.a.dtype != row.b.dtype and not has_other_precision else None
 
 
 def _unjudgeable(row: _Row) -> str:
