@@ -18,7 +18,7 @@ from trainyard.numerics.compare.match_modules import ModuleMatches, match_module
 from trainyard.numerics.tensor_record import TensorRecord
 
 _CLOSE = 0.01
-"""Relative difference of norms below which two tensors are alike."""
+"""Relative difference of norms below which two tensors are similar."""
 _MOST_CELLS = 25_000_000
 """Pairs of operations of a module that are compared; longer sequences are matched by the numbers of calls."""
 

@@ -13,8 +13,8 @@ _BATCH = ("data", "input")
 
 
 def has_other_batches(a: Tensors, b: Tensors, alignment: Alignment) -> bool:
-    """Whether the sides divide their samples differently: the first tensor of another shape is none that a module
-    computed."""
+    """Whether the sides divide their samples differently: the first tensor of another shape is an input, not a
+    result of a module."""
     for pair in alignment.pairs:
         if a[pair.a].shape != b[pair.b].shape:
             return pair.a.tensor.role in _BATCH or not pair.a.tensor.module

@@ -21,8 +21,11 @@ from trainyard.numerics.record_files import variants
 from trainyard.numerics.tensor_record import TensorKey
 
 _MOST_UNDETECTABLE = 0.5
-"""Share of undetectable tensors in the first common step from which a comparison without an alarm is no pass."""
-_OTHER_BATCHES = "The sides divide the samples of a step differently: only gradients, weights and states of the optimizer are compared."
+"""Share of undetectable tensors in the first common step from which a comparison without an alarm does not pass."""
+_OTHER_BATCHES = (
+    "The sides divide the samples of a step differently: activations are not compared, only gradients, weights and "
+    "states of the optimizer."
+)
 _MIN_MATCHED = 0.5
 """Share of the modules of the smaller record that both have; fewer are different models."""
 
@@ -118,7 +121,7 @@ def _check_same_model(a: Path, b: Path, of_a: LogicalTensors, of_b: LogicalTenso
 
 
 def _verdict(alignment: Alignment, judgements: Judgements, has_divergence: bool) -> tuple[Verdict, str]:
-    """The verdict, and the reason if nothing can be told."""
+    """The verdict, and the reason if there is not enough evidence."""
     if has_divergence:
         return "different", ""
     if judgements.rule is None and "undetectable" in judgements.status:

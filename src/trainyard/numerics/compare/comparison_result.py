@@ -101,7 +101,7 @@ class StepComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordSide(msgspec.Struct, frozen=True, kw_only=True):
-    """What a record holds. `tensors`: of the plain run, merged over ranks. `cut`: ranks whose files end early."""
+    """The contents of a record. `tensors`: of the plain run, merged over ranks. `cut`: ranks whose files end early."""
 
     folder: str
     command: tuple[str, ...]

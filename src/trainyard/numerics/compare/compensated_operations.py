@@ -1,7 +1,7 @@
 """Operations whose results differ although the module computes the same.
 
 Two implementations of a module may have operations of the same names and shapes with other intermediate results: terms
-added in another order, a product in parts. A result that differs is no fault if the next output of its module, or else
+added in another order, a product in parts. A result that differs is not a fault if the next output of its module, or else
 of the modules around it, is within rounding. After the last output of a pass, the loss and the gradients decide.
 """
 

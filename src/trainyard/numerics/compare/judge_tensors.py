@@ -38,7 +38,7 @@ DAMAGED = "numbers in the record are not finite"
 
 
 class Judgements(NamedTuple):
-    """Of each pair [t]: its status; the relative error of B, the noise and the limit, NaN if the value was not judged;
+    """Columns of all pairs [t]: the status; the relative error of B, the noise and the limit, NaN if the value was not judged;
     the reason if it is undetectable, else empty; the kind of difference if it is not of the value. `rule`: None if no
     value could be judged."""
 

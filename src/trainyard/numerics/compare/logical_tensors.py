@@ -80,7 +80,7 @@ def merge_ranks(ranks: Sequence[RankRecord]) -> LogicalTensors:
 
 def _distinct_parts(held: Sequence[_Part]) -> tuple[list[TensorRecord], tuple[int, ...]]:
     """A record of each part of a tensor, and the ranks of the first replicas that differ. Summands of a tensor have the
-    same offset and are no replicas, unless they are equal."""
+    same offset and are not replicas, unless they are equal."""
     first: dict[tuple[object, ...], _Part] = {}
     unequal: tuple[int, ...] = ()
     for part in held:

@@ -23,7 +23,7 @@ _DEGREES = np.array([1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 45, BUCKETS])
 
 
 class NoiseLevels(NamedTuple):
-    """Of each tensor [t]: `noise`, the largest relative error of A's runs, at least the unit round-off; `limit`, the
+    """Columns of all tensors [t]: `noise`, the largest relative error of A's runs, at least the unit round-off; `limit`, the
     relative error that B's rounding does not exceed."""
 
     noise: F64
@@ -34,8 +34,8 @@ def relative_errors(sketches: F64, reference: F64, norms: F64) -> F64:
     """The relative errors [..., t] that sketches [..., t, s] estimate, against those of the reference [t, s] with
     `norms` [t]. The estimate is unbiased, with a relative standard deviation of 9 % for 64 numbers; it is exact for
     tensors of up to 64 elements. Infinite if the reference is 0 and the tensor is not."""
-    deviations = np.linalg.norm(sketches - reference, axis=-1)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        deviations = np.linalg.norm(sketches - reference, axis=-1)
         return np.where(deviations == 0, 0.0, deviations / norms)
 
 
@@ -65,8 +65,8 @@ def degrees_of_freedom(deviations: F64) -> I64:
     The inverse of the mean squared cosine between the errors of two runs (Satterthwaite 1946), with twice the standard
     error added: few pairs must not feign many degrees. 1 if errors are parallel, as for a tensor with a single element.
     """
-    lengths = np.linalg.norm(deviations, axis=-1, keepdims=True)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        lengths = np.linalg.norm(deviations, axis=-1, keepdims=True)
         directions = deviations / lengths
     first, second = np.triu_indices(len(deviations), 1)
     if not len(first):

@@ -20,7 +20,7 @@ from trainyard.numerics.compare.exact_checks import ExactFinding
 from trainyard.numerics.compare.judge_tensors import Judgements
 from trainyard.numerics.compare.noise_levels import F64
 
-_SEVERITY: tuple[Status, ...] = ("different", "compensated", "within rounding", "undetectable", "identical")
+_SEVERITY: tuple[Status, ...] = ("different", "within rounding", "compensated", "undetectable", "identical")
 """Statuses in the order in which they decide that of several tensors."""
 _JUDGED: tuple[Status, ...] = ("identical", "within rounding", "different")
 """Statuses of tensors whose errors are shown."""
