@@ -39,6 +39,7 @@ from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
     from trainyard.api.check_parity import parity as parity
+    from trainyard.api.compare_records import compare_numerics as compare_numerics
     from trainyard.api.gate_losses import gate_convergence as gate_convergence
     from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
     from trainyard.api.gate_losses import store_golden_curves as store_golden_curves
@@ -81,6 +82,7 @@ _ELSEWHERE = {
     "Session": "trainyard.run.session",
     "chaos": "trainyard.api.run_jobs",
     "chaos_nodes": "trainyard.api.run_jobs",
+    "compare_numerics": "trainyard.api.compare_records",
     "critical_path": "trainyard.api.trace_modes",
     "gate": "trainyard.api.gate_stored_runs",
     "gate_bisect": "trainyard.api.gate_revisions",
