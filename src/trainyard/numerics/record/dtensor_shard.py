@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard as DimensionShard
+from torch.distributed.tensor import DTensor, Partial, Replicate
+from torch.distributed.tensor import Shard as DimensionShard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 
 from trainyard.errors import BadInput
@@ -15,7 +16,8 @@ from trainyard.numerics.tensor_record import Shard
 
 
 class LocalPart(NamedTuple):
-    """The arguments of `summarise` for a distributed tensor. `shape`: of the logical tensor."""
+    """The arguments of `summarise` for a distributed tensor. `shape`: of the logical tensor. `shard`: None if every
+    rank holds the whole."""
 
     tensor: Tensor
     shard: Shard | None
@@ -26,13 +28,15 @@ def shard_of(tensor: DTensor) -> LocalPart:
     """The local part of `tensor`, without communication. Raises `BadInput` if it is not one block of the logical
     tensor, or if the logical tensor is not a sum of its parts (a maximum, for example)."""
     shape = tuple(tensor.shape)
-    partial = any(_is_partial_sum(placement) for placement in tensor.placements)
+    partial = [_is_partial_sum(placement) for placement in tensor.placements]
+    if all(placement.is_replicate() for placement in tensor.placements):
+        return LocalPart(tensor.to_local(), None, shape)
     blocks = [
         _held_range(dimension, size, tensor.placements, tensor.device_mesh.shape, _coordinate(tensor))
         for dimension, size in enumerate(shape)
     ]
-    shard = Shard(offset=tuple(block.start for block in blocks), shape=tuple(map(len, blocks)), partial=partial)
-    return LocalPart(tensor.to_local(), shard if partial or shard.shape != shape else None, shape)
+    shard = Shard(offset=tuple(block.start for block in blocks), shape=tuple(map(len, blocks)), partial=any(partial))
+    return LocalPart(tensor.to_local(), shard, shape)
 
 
 def _coordinate(tensor: DTensor) -> Sequence[int]:
@@ -69,7 +73,7 @@ def _held_range(
         elif isinstance(placement, DimensionShard) and placement.dim == dimension:
             indices = _chunk(indices, ranks, at)
     start = int(indices[0]) if len(indices) else 0
-    if len(indices) and int(indices[-1]) - start + 1 != len(indices):
+    if not torch.equal(indices, torch.arange(start, start + len(indices))):
         raise BadInput(
             f"With the placements {tuple(placements)} on a mesh of {'x'.join(map(str, mesh))} ranks, dimension "
             f"{dimension} of {size} elements is not divided into contiguous parts.",

@@ -45,7 +45,7 @@ def summarise(tensor: Tensor, *, shard: Shard | None = None, shape: tuple[int, .
 
     `shard`: the part of the logical tensor of this `shape` that `tensor` is, in row-major order; None if it is the
     whole. Integers and bools are summarised as float64 (rounded beyond 2^53; the hash is exact), complex numbers as
-    pairs of an added last dimension. On an accelerator it waits for the device once. Raises `BadInput` if the sizes
+    pairs of an added last dimension. Of a DTensor, pass the local part (`shard_of`). On an accelerator it waits for the device once. Raises `BadInput` if the sizes
     contradict each other.
     """
     shape = tuple(tensor.shape) if shape is None else shape
