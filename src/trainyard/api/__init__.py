@@ -40,6 +40,7 @@ from trainyard.plugins import AS_WRITTEN
 if TYPE_CHECKING:
     from trainyard.api.check_parity import parity as parity
     from trainyard.api.compare_records import compare_numerics as compare_numerics
+    from trainyard.api.record_tensors import record_numerics as record_numerics
     from trainyard.api.gate_losses import gate_convergence as gate_convergence
     from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
     from trainyard.api.gate_losses import store_golden_curves as store_golden_curves
@@ -103,6 +104,7 @@ _ELSEWHERE = {
     "parity": "trainyard.api.check_parity",
     "query": "trainyard.api.trace_modes",
     "reconcile": "trainyard.api.trace_modes",
+    "record_numerics": "trainyard.api.record_tensors",
     "report": "trainyard.api.write_report",
     "resume": "trainyard.api.run_jobs",
     "run": "trainyard.api.run_jobs",

@@ -37,8 +37,12 @@ class LogicalIndex(NamedTuple):
             rest = rest // extent
         return indices
 
-    def local(self, index: int) -> int | None:
-        """Position in the block's order of the element with a flat logical index; None if it is not in the block."""
+    def local_positions(self, indices: list[int]) -> list[int]:
+        """Positions, in the block's order, of those elements with these flat logical indices that the block holds."""
+        return [at for at in map(self._local_position, indices) if at is not None]
+
+    def _local_position(self, index: int) -> int | None:
+        """The position in the block's order of an element; None if the block does not hold it."""
         rest, position = index - self.start, 0
         if rest < 0:
             return None
@@ -48,6 +52,12 @@ class LogicalIndex(NamedTuple):
                 return None
             position = position * extent + at
         return position if rest == 0 else None
+
+    def of_pairs(self) -> LogicalIndex:
+        """The block if each element is a pair of two numbers."""
+        if self.is_contiguous:
+            return LogicalIndex(2 * self.start, (2 * self.elements,), (1,))
+        return LogicalIndex(2 * self.start, (*self.extents, 2), (*(2 * stride for stride in self.strides), 1))
 
 
 def index_block(shape: tuple[int, ...], shard: Shard | None) -> LogicalIndex:

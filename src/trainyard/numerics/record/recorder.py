@@ -18,10 +18,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from trainyard.errors import BadInput
 from trainyard.numerics.record.code_location import user_location
 from trainyard.numerics.record.dtensor_shard import shard_of
 from trainyard.numerics.record.module_paths import ModulePaths
-from trainyard.numerics.record.summarise import summarise
+from trainyard.numerics.record.summarise import Summary, summarise
 from trainyard.numerics.tensor_record import Phase, Role, TensorRecord
 
 Level = Literal["operations", "modules", "steps"]
@@ -235,14 +236,20 @@ class Recorder:
 
 def _summary_fields(tensor: Tensor, masks: bool) -> dict[str, Any]:
     """The fields of a record that depend on the tensor's values. `masks`: a mask may have written its infinities."""
-    if isinstance(tensor, DTensor):
-        summary = summarise(tensor.to_local(), shard=shard_of(tensor), shape=tuple(tensor.shape))
-    else:
-        summary = summarise(tensor)
+    summary = _summarise_part(tensor) if isinstance(tensor, DTensor) else summarise(tensor)
     fields = summary._asdict()
     if masks and summary.nonfinite is not None and summary.nonfinite.negative:
         fields["nonfinite"] = replace(summary.nonfinite, masked=True)
     return fields
+
+
+def _summarise_part(tensor: DTensor) -> Summary:
+    """The summary of this rank's part; without values if the parts of the ranks do not add up to the tensor."""
+    try:
+        part = shard_of(tensor)
+    except BadInput:
+        return Summary(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+    return summarise(part.tensor, shard=part.shard, shape=part.shape)
 
 
 class _Operations(TorchDispatchMode):

@@ -1,13 +1,8 @@
-"""The random numbers of sketches and hashes, functions of the logical index alone.
+"""Sketches: sums of the elements with pseudo-random signs, in buckets.
 
-They come from SHAKE-256, so that they are the same in every version of every library.
-
-The sign of element i is `pool[i % P]`, where P is a prime: with 64 buckets, sign and bucket repeat after 64 P, 67 million
-elements. From there on the sign also depends on the number of the repetition and the bucket, as otherwise the estimated
-distance of larger tensors was too large if all elements are wrong by the same amount.
-
-The hash is multilinear (Carter and Wegman 1979): the sum of bits(j) * m(j) modulo 2^64 over lanes j of at most 32 bits,
-where m(j) is odd and pseudo-random. It is a sum, so the hashes of shards add up.
+The sign of element i (logical, row-major) is `pool[i % P]`, and its bucket i % 64. P is a prime, so that sign and
+bucket repeat together only after 64 P, 67 million elements. From there on the sign also depends on the bucket and the
+number of the repetition: otherwise an error that repeats too, such as a constant one, would be estimated too large.
 """
 
 from __future__ import annotations
@@ -19,45 +14,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trainyard.numerics.record.scramble import scramble
 from trainyard.numerics.tensor_record import BUCKETS
 
 SIGNS = 1_048_573
-"""Length of the pool of signs: the largest prime below 2^20."""
-MULTIPLIERS = 1 << 16
-"""Length of the pool of the hash's multipliers."""
-_PERIOD = BUCKETS * SIGNS
+"""Length of the pool: the largest prime below 2^20."""
+PERIOD = BUCKETS * SIGNS
+"""Elements after which pairs of sign in the pool and bucket repeat."""
+
+
+def sketch_of_range(values: Tensor, first: int) -> Tensor:
+    """Sketch of float64 `values` at logical indices from `first`, a multiple of 64. Their number is a multiple of 64,
+    and they lie within one repetition."""
+    at = first % SIGNS
+    signs = _pool(values.device, -(-(SIGNS + len(values)) // SIGNS))[at : at + len(values)]
+    sums = (values * signs).view(-1, BUCKETS).sum(0)
+    if first < PERIOD:
+        return sums
+    buckets = torch.arange(BUCKETS, device=values.device)
+    return sums * _turns(torch.full_like(buckets, first // PERIOD), buckets)
+
+
+def sketch_at(values: Tensor, indices: Tensor) -> Tensor:
+    """Sketch of float64 `values` at logical `indices`."""
+    buckets = indices % BUCKETS
+    signs = _pool(values.device, 1)[indices % SIGNS] * _turns(indices // PERIOD, buckets)
+    return torch.zeros(BUCKETS, dtype=torch.float64, device=values.device).index_add_(0, buckets, values * signs)
 
 
 @cache
-def sign_pool(device: torch.device) -> Tensor:
-    """Signs as float64."""
-    bits = np.frombuffer(shake_256(b"trainyard sketch signs").digest(-(-SIGNS // 8)), np.uint8)
-    return torch.from_numpy(1.0 - 2.0 * np.unpackbits(bits)[:SIGNS]).to(device)
+def _pool(device: torch.device, copies: int) -> Tensor:
+    """The signs as float64, 8 MB, repeated `copies` times."""
+    bits = np.frombuffer(shake_256(b"signs of sketches").digest(-(-SIGNS // 8)), np.uint8)
+    return torch.from_numpy(1.0 - 2.0 * np.unpackbits(bits)[:SIGNS]).repeat(copies).to(device)
 
 
-@cache
-def multiplier_pool(device: torch.device) -> Tensor:
-    """Odd multipliers as int64."""
-    numbers = np.frombuffer(shake_256(b"trainyard hash multipliers").digest(8 * MULTIPLIERS), "<i8")
-    return torch.from_numpy(numbers | 1).to(device)
-
-
-def signs_at(indices: Tensor) -> Tensor:
-    """Signs, float64, of elements with these logical indices."""
-    signs = sign_pool(indices.device)[indices % SIGNS]
-    repetition = indices // _PERIOD
-    turns = scramble(repetition * BUCKETS + indices % BUCKETS) >= 0
-    return torch.where((repetition == 0) | turns, signs, -signs)
-
-
-def multipliers_at(lanes: Tensor) -> Tensor:
-    """Multipliers, int64, of the lanes with these logical indices."""
-    return multiplier_pool(lanes.device)[lanes % MULTIPLIERS] * (scramble(lanes // MULTIPLIERS) | 1)
-
-
-def scramble(numbers: Tensor) -> Tensor:
-    """Pseudo-random int64 of each int64 (the output function of splitmix64; Steele, Lea, Flood 2014)."""
-    numbers = (numbers + 1) * -0x61C8864680B583EB
-    numbers = (numbers ^ (numbers >> 30 & (1 << 34) - 1)) * -0x40A7B892E31B1A47
-    numbers = (numbers ^ (numbers >> 27 & (1 << 37) - 1)) * -0x6B2FB644ECCEEE15
-    return numbers ^ (numbers >> 31 & (1 << 33) - 1)
+def _turns(repetitions: Tensor, buckets: Tensor) -> Tensor:
+    """The factors, 1 or -1, of buckets in repetitions of the pool; 1 in the first."""
+    negative = (scramble(repetitions * BUCKETS + buckets) < 0) & (repetitions > 0)
+    return 1.0 - 2.0 * negative.to(torch.float64)

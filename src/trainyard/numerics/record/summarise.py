@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import prod, sqrt
-from sys import float_info
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -13,11 +11,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from trainyard.errors import BadInput
 from trainyard.numerics.record.logical_index import LogicalIndex, index_block
-from trainyard.numerics.record.sketch import multipliers_at, signs_at
-from trainyard.numerics.tensor_record import BUCKETS, NonFinite, Shard, sample_positions
+from trainyard.numerics.record.logical_order import read_positions, read_range
+from trainyard.numerics.record.positional_hash import hash_text, lanes_per_element
+from trainyard.numerics.record.sketch import PERIOD
+from trainyard.numerics.record.sums import Sums, Totals
+from trainyard.numerics.tensor_record import NonFinite, Shard, sample_positions
 
-CHUNK = 1 << 16
-"""Elements summarised at a time."""
+CPU_CHUNK = 1 << 16
+"""Elements of up to 32 bits summarised at a time on the CPU, where the chunk stays in the cache: 3 MB more memory at
+most."""
+DEVICE_CHUNK = 1 << 21
+"""Elements summarised at a time on other devices: 100 MB more memory at most."""
 
 
 class Summary(NamedTuple):
@@ -40,28 +44,33 @@ def summarise(tensor: Tensor, *, shard: Shard | None = None, shape: tuple[int, .
     """Summarises the values of a tensor, or of the part of it that this rank holds.
 
     `shard`: the part of the logical tensor of this `shape` that `tensor` is, in row-major order; None if it is the
-    whole. Integers and bools are summarised as float64, complex numbers as pairs. Raises `BadInput` if the sizes
+    whole. Integers and bools are summarised as float64 (rounded beyond 2^53; the hash is exact), complex numbers as
+    pairs of an added last dimension. Of a DTensor, pass the local part (`shard_of`). On an accelerator it waits for the device once. Raises `BadInput` if the sizes
     contradict each other.
     """
     shape = tuple(tensor.shape) if shape is None else shape
-    dtype = str(tensor.dtype).removeprefix("torch.")
     block = index_block(shape, shard)
     if block.elements != tensor.numel():
         raise BadInput(
-            f"A tensor of shape {tuple(tensor.shape)} is summarised as {block.elements} elements of a tensor of shape "
-            f"{shape}.",
+            f"The shard has {block.elements} elements, but a tensor of shape {tuple(tensor.shape)} was passed.",
             "Pass the part that `shard` describes.",
         )
+    dtype = str(tensor.dtype).removeprefix("torch.")
     if not _is_readable(tensor):
         return Summary(shape, dtype, shard)
-    values = tensor.detach().resolve_conj().resolve_neg()
-    if values.is_complex():
-        values = torch.view_as_real(values)
-        block = LogicalIndex(2 * block.start, (*block.extents, 2), (*(2 * stride for stride in block.strides), 1))
-        elements = 2 * prod(shape)
-    else:
-        elements = prod(shape)
-    return _summarise_values(values, block, elements)._replace(shape=shape, dtype=dtype, shard=shard)
+    totals = _totals(tensor.detach(), block, prod(shape))
+    return Summary(
+        shape=shape,
+        dtype=dtype,
+        shard=shard,
+        hash=hash_text(totals.digest),
+        norm=totals.norm,
+        maximum=totals.maximum,
+        mean=totals.total / (tensor.numel() or 1),
+        nonfinite=totals.nonfinite,
+        sketch=totals.sketch,
+        sample=totals.sample,
+    )
 
 
 def _is_readable(tensor: Tensor) -> bool:
@@ -74,78 +83,26 @@ def _is_readable(tensor: Tensor) -> bool:
     )
 
 
-def _summarise_values(values: Tensor, block: LogicalIndex, elements: int) -> Summary:
-    """Summary of real values. `elements`: of the logical tensor."""
-    device = values.device
-    sketch = torch.zeros(BUCKETS, dtype=torch.float64, device=device)
-    sums = torch.zeros(2, dtype=torch.float64, device=device)
-    counts = torch.zeros(3, dtype=torch.int64, device=device)
-    maximum = torch.zeros((), dtype=torch.float64, device=device)
-    digest = torch.zeros((), dtype=torch.int64, device=device)
-    at = 0
-    for chunk in _chunks(values):
-        indices = block.flat(at, at + len(chunk), device)
-        at += len(chunk)
-        digest += _hash(chunk, indices)
-        wide = chunk.to(torch.float64)
-        counts += torch.stack([wide.isnan().sum(), wide.isposinf().sum(), wide.isneginf().sum()])
-        wide = torch.where(wide.isfinite(), wide, 0.0)
-        sketch.index_add_(0, indices % BUCKETS, wide * signs_at(indices))
-        sums += torch.stack([wide.sum(), wide.square().sum()])
-        maximum = torch.maximum(maximum, wide.abs().amax())
-    wanted = sample_positions(elements)
-    sample = _sample(values, block, wanted)
-    nan, positive, negative = counts.tolist()
-    total, squares = sums.tolist()
-    return Summary(
-        (),
-        "",
-        hash=f"{int(digest) & (1 << 64) - 1:016x}",
-        norm=min(sqrt(squares), float_info.max),
-        maximum=float(maximum),
-        mean=total / max(1, values.numel()),
-        nonfinite=NonFinite(nan=nan, positive=positive, negative=negative) if nan + positive + negative else None,
-        sketch=sketch.cpu().numpy().astype("<f8").tobytes(),
-        sample=sample.cpu().numpy().astype("<f8").tobytes(),
-    )
-
-
-def _chunks(values: Tensor) -> Iterator[Tensor]:
-    """Pieces of the flattened tensor in logical order, of at most `CHUNK` elements, copied only if they have to be."""
-    if values.is_contiguous() or values.numel() <= CHUNK:
-        yield from (piece for piece in values.reshape(-1).split(CHUNK) if len(piece))
-        return
-    rows = CHUNK // (values.numel() // len(values))
-    if rows:
-        yield from (piece.reshape(-1) for piece in values.split(rows))
+def _totals(values: Tensor, block: LogicalIndex, elements: int) -> Totals:
+    """Sums over `values`, which are `block` of a logical tensor of so many elements."""
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+        block, elements = block.of_pairs(), 2 * elements
+    values = values.resolve_neg()
+    sums = Sums(values.device, values.is_floating_point())
+    chunk = CPU_CHUNK if values.device.type == "cpu" else DEVICE_CHUNK
+    chunk //= lanes_per_element(values.dtype)
+    count = values.numel()
+    if block.is_contiguous:
+        first = block.start
+        while first < block.start + count:
+            last = min(block.start + count, *(-(-(first + 1) // size) * size for size in (chunk, PERIOD)))
+            sums.add_range(read_range(values, first - block.start, last - block.start), first)
+            first = last
     else:
-        for row in values.unbind(0):
-            yield from _chunks(row)
-
-
-def _hash(chunk: Tensor, indices: Tensor) -> Tensor:
-    """Sum of lanes times multipliers, modulo 2^64."""
-    size = chunk.element_size()
-    lanes_per_element = max(1, size // 4)
-    lanes = chunk.view(_LANES[min(4, size)]).to(torch.int64)
-    if lanes_per_element > 1:
-        indices = (indices[:, None] * lanes_per_element + torch.arange(lanes_per_element, device=indices.device)).view(
-            -1
-        )
-    return (lanes * multipliers_at(indices)).sum()
-
-
-_LANES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-
-
-def _sample(values: Tensor, block: LogicalIndex, wanted: list[int]) -> Tensor:
-    """Those elements of the sample that the block holds, in order."""
-    local = [at for at in map(block.local, wanted) if at is not None]
-    positions = torch.tensor(local, dtype=torch.int64, device=values.device)
-    index: list[Tensor] = []
-    for size in reversed(values.shape):
-        index.insert(0, positions % size)
-        positions = positions // size
-    picked = values[tuple(index)] if index else values.reshape(1)[: len(local)]
-    wide = picked.to(torch.float64)
-    return torch.where(wide.isfinite(), wide, 0.0)
+        for at in range(0, count, chunk):
+            end = min(at + chunk, count)
+            sums.add_at(read_range(values, at, end), block.flat(at, end, values.device))
+    local = block.local_positions(sample_positions(elements))
+    positions = torch.tensor(local, dtype=torch.int64).to(values.device, non_blocking=True)
+    return sums.read(read_positions(values, positions))
