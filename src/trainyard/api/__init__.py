@@ -40,7 +40,6 @@ from trainyard.plugins import AS_WRITTEN
 if TYPE_CHECKING:
     from trainyard.api.check_parity import parity as parity
     from trainyard.api.compare_records import compare_numerics as compare_numerics
-    from trainyard.api.record_tensors import record_numerics as record_numerics
     from trainyard.api.gate_losses import gate_convergence as gate_convergence
     from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
     from trainyard.api.gate_losses import store_golden_curves as store_golden_curves
@@ -55,6 +54,7 @@ if TYPE_CHECKING:
     from trainyard.api.launch_jobs import launch_logs as launch_logs
     from trainyard.api.launch_jobs import launch_render as launch_render
     from trainyard.api.launch_jobs import launch_status as launch_status
+    from trainyard.api.record_tensors import record_numerics as record_numerics
     from trainyard.api.run_jobs import chaos as chaos
     from trainyard.api.run_jobs import chaos_nodes as chaos_nodes
     from trainyard.api.run_jobs import join as join
