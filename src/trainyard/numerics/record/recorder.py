@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from trainyard.errors import BadInput
@@ -273,7 +273,7 @@ class _Operations(TorchDispatchMode):
 
 def _no_modes() -> Any:
     """A context without dispatch modes: the recorder's own operations are neither recorded nor widened."""
-    return torch.utils._python_dispatch._disable_current_modes()
+    return _disable_current_modes()
 
 
 def _is_left_out(func: Any) -> bool:
@@ -294,6 +294,6 @@ def _is_symbolic(tensor: Tensor) -> bool:
     return (
         tensor.is_meta
         or isinstance(tensor, torch._subclasses.FakeTensor)
-        or torch._is_functional_tensor(tensor)
+        or torch._C._functorch.is_functionaltensor(tensor)
         or tensor.layout != torch.strided
     )
