@@ -7,10 +7,10 @@ in float64, float32 or bfloat16, with matrix products whole or in parts, with ji
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,14 @@ def sketch(values: Values, offset: int = 0) -> npt.NDArray[np.float64]:
     return np.bincount(at % BUCKETS, signed, BUCKETS).astype(np.float64)
 
 
+def hashed(flat: npt.NDArray[np.float64], offset: int) -> str:
+    """A hash of the elements from position `offset` on, which adds up over shards."""
+    weights = (offset + np.arange(flat.size, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15) | np.uint64(1)
+    bits = (flat + 0.0).view(np.int64)
+    folded = (bits ^ (bits >> 32)).view(np.uint64)  # a changed sign changes half of the bits
+    return f"{int((folded * weights).sum(dtype=np.uint64)):016x}"
+
+
 def summarised(record: TensorRecord, values: Values, offset: int = 0) -> TensorRecord:
     """The record with the numbers of `values`, the elements of a tensor from position `offset` on."""
     flat = np.asarray(values, np.float64).ravel()
@@ -55,10 +63,10 @@ def summarised(record: TensorRecord, values: Values, offset: int = 0) -> TensorR
     return replace(
         record,
         shape=record.shape or values.shape,
-        hash=hashlib.sha256(f"{record.dtype} {offset}".encode() + flat.tobytes()).hexdigest()[:16],
+        hash=hashed(flat, offset),
         norm=float(np.linalg.norm(finite)),
         maximum=float(np.abs(finite).max(initial=0.0)),
-        mean=float(finite.mean()) if flat.size else 0.0,
+        mean=float(finite.sum()) / max(1, prod(record.shape or values.shape)),
         nonfinite=counts if len(finite) and not np.isfinite(flat).all() else None,
         sketch=sketch(finite, offset).tobytes(),
         sample=finite[sample_positions(flat.size)].tobytes(),
@@ -156,10 +164,10 @@ class _Run:
             self.record(batch[0], "forward", "data", name="samples", dtype="float32")
             gradients = self.gradients(x, target, weights)
             for layer, gradient in enumerate(gradients):
-                kept = self.changed(gradient, "optimizer", "gradient", self.module(layer), name="weight")
+                kept = self.changed(gradient, "backward", "gradient", self.module(layer), name="weight")
                 if kept is None:
                     continue
-                self.record(kept, "optimizer", "gradient", self.module(layer), name="weight")
+                self.record(kept, "backward", "gradient", self.module(layer), name="weight")
                 weights[layer] = self.rounded(weights[layer] - self.type(t.learning_rate) * kept)
             for layer, weight in enumerate(weights):
                 self.record(weight, "optimizer", "weight", self.module(layer), name="weight")
@@ -185,6 +193,7 @@ class _Run:
         gradients: list[Values] = []
         for layer in reversed(range(t.layers)):
             module, (inverse, h, z) = self.module(layer), saved[layer]
+            self.record(dx, "backward", "gradient", module)
             sigmoid = 1 / (1 + np.exp(-z))
             dz = self.operation(dx * sigmoid * (1 + z * (1 - sigmoid)), "backward", module, "aten.silu_backward")
             dz = self.operation(dz * self.type(0.5), "backward", module, "aten.mul") if t.scaled else dz

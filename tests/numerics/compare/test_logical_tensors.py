@@ -47,6 +47,7 @@ def test_shards_add_up_to_the_tensor(rows: int, columns: int, world: int, seed: 
     assert merged.norm == pytest.approx(float(np.linalg.norm(values)))
     assert merged.mean == pytest.approx(float(values.mean()))
     assert merged.maximum == np.abs(values).max()
+    assert merged.hash == summarised(weight(values.shape), values).hash
 
 
 def test_summands_add_up_and_replicas_of_shards_count_once() -> None:

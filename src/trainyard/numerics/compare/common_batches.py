@@ -7,6 +7,7 @@ then have other shapes; gradients and weights of a step are comparable all the s
 from __future__ import annotations
 
 from trainyard.numerics.compare.align_tensors import Alignment, Tensors
+from trainyard.numerics.compare.logical_tensors import LogicalKey, is_of_parameter
 
 _BATCH = ("data", "input")
 """Roles of the tensors that a batch enters with."""
@@ -22,9 +23,14 @@ def has_other_batches(a: Tensors, b: Tensors, alignment: Alignment) -> bool:
 
 
 def without_activations(alignment: Alignment) -> Alignment:
-    """The alignment of what does not depend on how samples are divided: everything from the optimizer's step on."""
+    """The alignment without what depends on how samples are divided: the gradients of parameters, and everything of the
+    optimizer's step, are left."""
     return alignment._replace(
-        pairs=tuple(pair for pair in alignment.pairs if pair.a.tensor.phase == "optimizer"),
-        only_a=tuple(key for key in alignment.only_a if key.tensor.phase == "optimizer"),
-        only_b=tuple(key for key in alignment.only_b if key.tensor.phase == "optimizer"),
+        pairs=tuple(pair for pair in alignment.pairs if _is_of_step(pair.a)),
+        only_a=tuple(key for key in alignment.only_a if _is_of_step(key)),
+        only_b=tuple(key for key in alignment.only_b if _is_of_step(key)),
     )
+
+
+def _is_of_step(key: LogicalKey) -> bool:
+    return key.tensor.phase == "optimizer" or is_of_parameter(key.tensor)

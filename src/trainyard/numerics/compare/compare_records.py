@@ -13,7 +13,7 @@ from trainyard.numerics.compare.comparison_result import RecordComparison, Recor
 from trainyard.numerics.compare.exact_checks import check_exactly, random_state_differs
 from trainyard.numerics.compare.find_divergences import DivergenceFinder
 from trainyard.numerics.compare.judge_tensors import INTEGERS, UNINITIALISED, Judgements, RunsOfA, judge_tensors
-from trainyard.numerics.compare.logical_tensors import LogicalTensors
+from trainyard.numerics.compare.logical_tensors import LogicalTensors, is_of_parameter
 from trainyard.numerics.compare.match_ranks import equal_on_all_ranks, join_ranks, ranks_correspond
 from trainyard.numerics.compare.read_run import RecordedRun, read_run
 from trainyard.numerics.compare.summarise_tensors import count_tensors, summarise_modules, summarise_steps
@@ -103,7 +103,7 @@ def _check_same_model(a: Path, b: Path, of_a: LogicalTensors, of_b: LogicalTenso
     """Raises `BadInput` if the records are of different models or batches."""
     for pair in alignment.pairs:
         shape_a, shape_b = of_a.tensors[pair.a].shape, of_b.tensors[pair.b].shape
-        if shape_a != shape_b and pair.a.tensor.role in ("weight", "gradient"):
+        if shape_a != shape_b and is_of_parameter(pair.a.tensor):
             name = ".".join(filter(None, (pair.a.tensor.module, pair.a.tensor.name)))
             raise BadInput(
                 f"{a} and {b} are of different models: {pair.a.tensor.role} {name} has the shape {list(shape_a)} in "

@@ -119,7 +119,26 @@ class DivergenceFinder:
         innermost = [
             module for module in right if not any(_is_around(module, other) for other in right if other != module)
         ]
-        return sorted(wrong[module] for module in innermost)
+        return sorted([*(wrong[module] for module in innermost), *self._wrong_updates(first)])
+
+    def _wrong_updates(self, first: TensorPoint) -> list[int]:
+        """The first weight, in the step of the first divergence, that differs although its gradient is right; none if
+        the first divergence is one of the optimizer's step itself."""
+        if first.role in ("weight", "optimizer_state"):
+            return []
+        right: set[tuple[str, str]] = set()
+        for pair, status in zip(self.alignment.pairs, self.judgements.status):
+            key = pair.a.tensor
+            if key.step == first.step and key.role == "gradient" and key.name and status in _CORRECT:
+                right.add((key.module, key.name))
+        rows = enumerate(zip(self.alignment.pairs, self.judgements.status))
+        return [
+            row
+            for row, (pair, status) in rows
+            if status == "different"
+            and (pair.a.tensor.step, pair.a.tensor.role) == (first.step, "weight")
+            and (pair.a.tensor.module, pair.a.tensor.name) in right
+        ][:1]
 
     def _last_correct(self, position: tuple[int, int], rank: int | None = None) -> TensorPoint | None:
         """The last tensor before a position that B computed within rounding. `rank`: only of this rank."""

@@ -38,9 +38,9 @@ DAMAGED = "numbers in the record are not finite"
 
 
 class Judgements(NamedTuple):
-    """Columns of all pairs [t]: the status; the relative error of B, the noise and the limit, NaN if the value was not judged;
-    the reason if it is undetectable, else empty; the kind of difference if it is not of the value. `rule`: None if no
-    value could be judged."""
+    """Columns of all pairs [t]: the status; the relative error of B, the noise and the limit, NaN if the value was not
+    judged; the reason if it is undetectable, else empty; the kind of difference if it is not of the value. `rule`: None
+    if no value could be judged."""
 
     status: list[Status]
     error: F64

@@ -1,8 +1,8 @@
 """The tensors of a job from the records of its ranks.
 
-Sketches, means and squared norms of the shards of a tensor add up to those of the tensor. Parameters, their gradients
-and states of the optimizer that several ranks hold are replicas: they must be equal bit by bit. Other tensors that
-several ranks hold whole, such as activations of different micro-batches, stay apart by rank.
+Sketches, hashes, means and squared norms of the shards of a tensor add up to those of the tensor. Parameters, their
+gradients and states of the optimizer that several ranks hold are replicas: they must be equal bit by bit. Other tensors
+that several ranks hold whole, such as activations of different micro-batches, stay apart by rank.
 """
 
 from __future__ import annotations
@@ -17,10 +17,16 @@ from msgspec.structs import replace
 from trainyard.numerics.record_files import RankRecord
 from trainyard.numerics.tensor_record import BUCKETS, NonFinite, TensorKey, TensorRecord
 
-REPLICATED = ("weight", "gradient", "optimizer_state")
-"""Roles of tensors that are equal on all ranks that hold the same part."""
+_OF_PARAMETERS = ("weight", "gradient", "optimizer_state")
+"""Roles of tensors that are equal on all ranks that hold the same part. A gradient without a name is that of an output.
+"""
 ALL_RANKS = -1
 """The rank of a tensor that ranks hold together, or equally."""
+
+
+def is_of_parameter(key: TensorKey) -> bool:
+    """Whether a tensor is a weight, its gradient, or a state of the optimizer for it."""
+    return key.role in _OF_PARAMETERS and bool(key.name)
 
 
 class LogicalKey(NamedTuple):
@@ -61,7 +67,7 @@ def merge_ranks(ranks: Sequence[RankRecord]) -> LogicalTensors:
     differing: list[DifferingReplicas] = []
     incomplete: list[LogicalKey] = []
     for key, held in parts.items():
-        if len(ranks) > 1 and key.role not in REPLICATED and all(part.record.shard is None for part in held):
+        if len(ranks) > 1 and not is_of_parameter(key) and all(part.record.shard is None for part in held):
             tensors.update({LogicalKey(key, part.rank): part.record for part in held})
             continue
         logical_key = LogicalKey(key, ALL_RANKS)
@@ -108,7 +114,6 @@ def _add_parts(parts: Sequence[TensorRecord]) -> TensorRecord:
         return replace(parts[0], shard=None)
     sketch = np.sum([np.frombuffer(part.sketch or bytes(8 * BUCKETS)) for part in parts], axis=0)
     is_sum = any(part.shard is not None and part.shard.partial for part in parts)
-    sizes = [1 if is_sum or part.shard is None else prod(part.shard.shape) for part in parts]
     counts = [part.nonfinite or NonFinite() for part in parts]
     nonfinite = NonFinite(
         nan=sum(count.nan for count in counts),
@@ -119,11 +124,20 @@ def _add_parts(parts: Sequence[TensorRecord]) -> TensorRecord:
     return replace(
         parts[0],
         shard=None,
-        hash=" ".join(sorted(f"{part.shard and part.shard.offset}:{part.hash}" for part in parts)),
+        hash="" if is_sum else _add_hashes([part.hash for part in parts]),
         norm=sqrt(float(sketch @ sketch)) if is_sum else hypot(*(part.norm for part in parts)),
         maximum=max(part.maximum for part in parts),
-        mean=sum(part.mean * size for part, size in zip(parts, sizes)) / (1 if is_sum else max(1, sum(sizes))),
+        mean=sum(part.mean for part in parts),
         nonfinite=nonfinite if nonfinite.nan or nonfinite.positive or nonfinite.negative else None,
         sketch=sketch.tobytes() if any(part.sketch for part in parts) else b"",
         sample=b"",
     )
+
+
+def _add_hashes(hashes: Sequence[str]) -> str:
+    """The hash of a tensor from those of its shards, which are sums over elements modulo 2^64; empty if one is
+    unknown."""
+    try:
+        return f"{sum(int(text, 16) for text in hashes) % 2**64:016x}"
+    except ValueError:
+        return ""

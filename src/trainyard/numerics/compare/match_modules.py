@@ -16,7 +16,7 @@ from trainyard.numerics.tensor_record import TensorRecord
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 """Parts of a path that torch.compile, FSDP and activation checkpointing add."""
 _DATA_PARALLEL = "module"
-"""First part of all paths below DistributedDataParallel and DataParallel."""
+"""Part that DistributedDataParallel and DataParallel add below the outermost module."""
 
 Structure = tuple[tuple[object, ...], ...]
 
@@ -72,7 +72,12 @@ def _structures(records: Iterable[TensorRecord]) -> dict[str, Structure]:
 def _unwrap(paths: Iterable[str]) -> dict[str, str]:
     """Each path without the parts that wrappers add."""
     parts = {path: [part for part in path.split(".") if part not in _WRAPPERS] for path in paths}
-    below_root = [path for path, names in parts.items() if names and names[0]]
-    if below_root and all(parts[path][0] == _DATA_PARALLEL for path in below_root):
-        parts = {path: names[1:] if path in below_root else names for path, names in parts.items()}
+    roots = {names[0] for names in parts.values() if len(names) > 1}
+    for depth, below in (
+        (0, [path for path, names in parts.items() if names[:1] not in ([], [""])]),
+        (1, [path for path, names in parts.items() if len(names) > 1]),
+    ):
+        if below and len(roots) <= 1 and all(parts[path][depth] == _DATA_PARALLEL for path in below):
+            parts.update({path: parts[path][:depth] + parts[path][depth + 1 :] for path in below})
+            break
     return {path: ".".join(names) for path, names in parts.items()}

@@ -23,8 +23,8 @@ _DEGREES = np.array([1, 2, 3, 4, 6, 8, 11, 16, 22, 32, 45, BUCKETS])
 
 
 class NoiseLevels(NamedTuple):
-    """Columns of all tensors [t]: `noise`, the largest relative error of A's runs, at least the unit round-off; `limit`, the
-    relative error that B's rounding does not exceed."""
+    """Columns of all tensors [t]. `noise`: the largest relative error of A's runs, at least the unit round-off;
+    `limit`: the relative error that B's rounding does not exceed."""
 
     noise: F64
     limit: F64

@@ -68,6 +68,8 @@ def describe_tensor(point: TensorPoint) -> str:
     owner = ".".join(filter(None, (point.module, point.name)))
     phase = "" if point.phase == "optimizer" or point.role == "data" else f" in the {point.phase} pass"
     rank = "" if point.rank == ALL_RANKS else f" on rank {point.rank}"
+    if point.role == "gradient" and not point.name:
+        owner = f"the output of {owner}" if owner else "an output"
     of_owner = f" {owner}" if point.role == "weight" else f" of {owner}" if owner else ""
     return f"{subject}{of_owner}{phase} of step {point.step}{rank}"
 
