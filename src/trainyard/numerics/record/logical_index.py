@@ -28,6 +28,10 @@ class LogicalIndex(NamedTuple):
     def is_contiguous(self) -> bool:
         return len(self.extents) == 1 and self.strides == (1,)
 
+    def row(self) -> LogicalIndex:
+        """The first row: the block without its first dimension."""
+        return LogicalIndex(self.start, self.extents[1:], self.strides[1:])
+
     def flat(self, first: int, last: int, device: torch.device) -> Tensor:
         """Flat logical indices, int64, of the block's elements `first` to `last` (exclusive) in the block's order."""
         rest = torch.arange(first, last, device=device)
