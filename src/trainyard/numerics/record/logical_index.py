@@ -43,6 +43,9 @@ class LogicalIndex(NamedTuple):
 
     def local_positions(self, indices: list[int]) -> list[int]:
         """Positions, in the block's order, of those elements with these flat logical indices that the block holds."""
+        if self.is_contiguous:
+            held = range(self.start, self.start + self.elements)
+            return [index - self.start for index in indices if index in held]
         return [at for at in map(self._local_position, indices) if at is not None]
 
     def _local_position(self, index: int) -> int | None:

@@ -18,8 +18,8 @@ from trainyard.numerics.record.sums import Sums, Totals
 from trainyard.numerics.tensor_record import NonFinite, Shard, sample_positions
 
 CPU_CHUNK = 1 << 16
-"""Elements of up to 32 bits summarised at a time on the CPU, where the chunk stays in the cache: 3 MB more memory at
-most."""
+"""Elements of up to 32 bits summarised at a time on the CPU, where the chunk stays in the cache: 3 MB more memory, in
+addition to at most 25 MB of random numbers per process."""
 DEVICE_CHUNK = 1 << 21
 """Elements summarised at a time on other devices: 100 MB more memory at most."""
 
