@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -294,6 +295,6 @@ def _is_symbolic(tensor: Tensor) -> bool:
     return (
         tensor.is_meta
         or isinstance(tensor, torch._subclasses.FakeTensor)
-        or torch._C._functorch.is_functionaltensor(tensor)
+        or isinstance(tensor, FunctionalTensor)
         or tensor.layout != torch.strided
     )
