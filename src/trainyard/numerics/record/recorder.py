@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -294,7 +295,6 @@ def _is_symbolic(tensor: Tensor) -> bool:
     """Whether a tensor has no values: while a compiler traces the script, or on the device `meta`."""
     return (
         tensor.is_meta
-        or isinstance(tensor, torch._subclasses.FakeTensor)
-        or isinstance(tensor, FunctionalTensor)
+        or isinstance(tensor, (FakeTensor, FunctionalTensor))
         or tensor.layout != torch.strided
     )
