@@ -51,8 +51,8 @@ demo-trace: $(RUNS)  ## record anew the trace that `trainyard demo` shows
 	    | gzip -9 -n > src/trainyard/data/demo/rank$$rank.json.gz; \
 	done
 
-native:  ## compile the trace scanner, where a C compiler is there
-	@$(PYTHON) src/trainyard/trace/readers/kineto/native/build.py
+native:  ## compile the C code, where a C compiler is there
+	@$(PYTHON) src/trainyard/formats/native_build.py
 
 # Both environments are made at once, and the linters, which use one core, run at the same time as the tests. The second
 # call has one more worker, since many of its tests wait for a lease or a dead rank without using a core.

@@ -7,19 +7,20 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-NATIVE = Path("src/trainyard/trace/readers/kineto/native")
+BUILD = Path("src/trainyard/formats/native_build.py")
 
 
 class NativeCode(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        spec = spec_from_file_location("native_build", Path(self.root) / NATIVE / "build.py")
+        spec = spec_from_file_location("native_build", Path(self.root) / BUILD)
         assert spec is not None
         assert spec.loader is not None
         module = module_from_spec(spec)
         spec.loader.exec_module(module)
-        if why := module.build():
-            self.app.display_warning(f"trainyard is built without its compiled scanner: {why}")
-            return
-        build_data["artifacts"].append(str(NATIVE / "native.so"))
+        for folder in module.FOLDERS:
+            if why := module.build(folder):
+                self.app.display_warning(f"trainyard is built without compiled code: {why}")
+                return
+            build_data["artifacts"].append(str((folder / module.LIBRARY).relative_to(Path(self.root).resolve())))
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"

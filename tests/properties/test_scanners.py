@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from tests.trace_maker import trace
 from trainyard.errors import BadFile
 from trainyard.trace.readers.kineto import native
-from trainyard.trace.readers.kineto.native.build import build
+from trainyard.formats.native_build import build
 from trainyard.trace.readers.kineto.reader import Kineto
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"the compiled scanner is not built: {build()}")
+pytestmark = pytest.mark.skipif(native.library() is None, reason=f"the compiled scanner is not built: {build(native.LIBRARY.parent)}")
 
 TIMES = st.one_of(
     st.integers(-5, 10**7),
@@ -190,6 +190,7 @@ def test_compiled_scanner_passes_sanitizers(tmp_path):
     """Built with the address and undefined-behaviour sanitizers, it reads damaged files without a report."""
     library = tmp_path / "native.so"
     why = build(
+        native.LIBRARY.parent,
         ("-O1", "-g", "-std=c11", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined",
          "-fno-sanitize-recover=all"),
         library,

@@ -48,19 +48,19 @@ def hash_range(values: Tensor, first: int) -> Tensor:
     """Hash, int64 without dimensions, of contiguous `values` at logical indices from `first`."""
     lanes = _lanes(values)
     block, at = divmod(first * lanes_per_element(values.dtype), MULTIPLIERS)
-    pool = _pool(values.device)
+    pool = multiplier_pool(values.device)
     if at + len(lanes) <= MULTIPLIERS:
         return lanes.mul_(pool[at : at + len(lanes)]).sum() * _factor(block)
     blocks = pad(lanes, (at, -(at + len(lanes)) % MULTIPLIERS)).view(-1, MULTIPLIERS)
     numbers = torch.arange(block, block + len(blocks), device=values.device)
-    return ((blocks * pool).sum(1) * _block_factors(numbers)).sum()
+    return ((blocks * pool).sum(1) * block_factors(numbers)).sum()
 
 
 def hash_at(values: Tensor, indices: Tensor) -> Tensor:
     """Hash, int64 without dimensions, of contiguous `values` at logical `indices`."""
     count = lanes_per_element(values.dtype)
     numbers = (indices[:, None] * count + torch.arange(count, device=indices.device)).view(-1)
-    multipliers = _pool(values.device)[numbers % MULTIPLIERS] * _block_factors(numbers // MULTIPLIERS)
+    multipliers = multiplier_pool(values.device)[numbers % MULTIPLIERS] * block_factors(numbers // MULTIPLIERS)
     return (_lanes(values) * multipliers).sum()
 
 
@@ -71,7 +71,7 @@ def _lanes(values: Tensor) -> Tensor:
 
 
 @cache
-def _pool(device: torch.device) -> Tensor:
+def multiplier_pool(device: torch.device) -> Tensor:
     """Odd multipliers, int64, 0.5 MB."""
     numbers = np.frombuffer(shake_256(b"multipliers of hashes").digest(8 * MULTIPLIERS), "<i8")
     return torch.from_numpy(numbers | 1).to(device)
@@ -80,9 +80,9 @@ def _pool(device: torch.device) -> Tensor:
 @lru_cache(maxsize=4096)
 def _factor(block: int) -> int:
     """The odd number of a block of lanes."""
-    return int(_block_factors(torch.tensor(block)))
+    return int(block_factors(torch.tensor(block)))
 
 
-def _block_factors(blocks: Tensor) -> Tensor:
+def block_factors(blocks: Tensor) -> Tensor:
     """Odd numbers, int64, of blocks of lanes."""
     return scramble(blocks) | 1

@@ -28,7 +28,7 @@ def sketch_of_range(values: Tensor, first: int) -> Tensor:
     """Sketch of float64 `values` at logical indices from `first`, a multiple of 64. Their number is a multiple of 64,
     and they lie within one repetition."""
     at = first % SIGNS
-    signs = _pool(values.device, -(-(SIGNS + len(values)) // SIGNS))[at : at + len(values)]
+    signs = sign_pool(values.device, -(-(SIGNS + len(values)) // SIGNS))[at : at + len(values)]
     product = scratch("product", len(values), torch.float64, values.device)
     sums = torch.mul(values, signs, out=product).view(-1, BUCKETS).sum(0)
     if first < PERIOD:
@@ -40,12 +40,12 @@ def sketch_of_range(values: Tensor, first: int) -> Tensor:
 def sketch_at(values: Tensor, indices: Tensor) -> Tensor:
     """Sketch of float64 `values` at logical `indices`."""
     buckets = indices % BUCKETS
-    signs = _pool(values.device, 1)[indices % SIGNS] * _turns(indices // PERIOD, buckets)
+    signs = sign_pool(values.device, 1)[indices % SIGNS] * _turns(indices // PERIOD, buckets)
     return torch.zeros(BUCKETS, dtype=torch.float64, device=values.device).index_add_(0, buckets, values * signs)
 
 
 @cache
-def _pool(device: torch.device, copies: int) -> Tensor:
+def sign_pool(device: torch.device, copies: int) -> Tensor:
     """The signs as float64, 8 MB, repeated `copies` times."""
     bits = np.frombuffer(shake_256(b"signs of sketches").digest(-(-SIGNS // 8)), np.uint8)
     return torch.from_numpy(1.0 - 2.0 * np.unpackbits(bits)[:SIGNS]).repeat(copies).to(device)

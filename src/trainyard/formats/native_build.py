@@ -1,4 +1,4 @@
-"""Compiles the C files of this folder: `python -m trainyard.trace.readers.kineto.native.build`.
+"""Compiles the C files of each folder `native`: `python -m trainyard.formats.native_build`.
 
 Needs only a C compiler. The build of the wheel does this too (hatch_build.py). Without a compiler nothing is built:
 everything works, more slowly.
@@ -14,21 +14,25 @@ import sys
 import tempfile
 from pathlib import Path
 
-_HERE = Path(__file__).parent
+_PACKAGE = Path(__file__).parents[1]
+FOLDERS = tuple(_PACKAGE / name / "native" for name in ("trace/readers/kineto", "numerics/record"))
+LIBRARY = "native.so"
 _FLAGS = ("-O3", "-std=c11", "-shared", "-fPIC")
 
 
-def build(flags: tuple[str, ...] = _FLAGS, into: Path = _HERE / "native.so") -> str:
-    """Compiles the C files of this folder with `$CC`, or the first compiler on the path, into the shared library
-    `into`. `flags`: of the compiler. Returns why there is no compiler or why it failed, empty on success."""
+def build(folder: Path, flags: tuple[str, ...] = _FLAGS, into: Path | None = None) -> str:
+    """Compiles the C files of a folder with `$CC`, or the first compiler on the path, into the shared library `into`,
+    by default `LIBRARY` in the folder. `flags`: of the compiler. Returns why there is no compiler or why it failed,
+    empty on success."""
+    into = into or folder / LIBRARY
     named = os.environ.get("CC")
     compiler = shlex.split(named) if named else [next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")]
     if not compiler or not compiler[0]:
         return "no C compiler was found"
-    sources = sorted(str(path) for path in _HERE.glob("*.c"))
+    sources = sorted(str(path) for path in folder.glob("*.c"))
     # Written to a temporary file and moved: a process that has the old library loaded keeps it.
-    with tempfile.TemporaryDirectory(dir=into.parent) as folder:
-        library = Path(folder) / into.name
+    with tempfile.TemporaryDirectory(dir=into.parent) as temporary:
+        library = Path(temporary) / into.name
         try:
             compilation = subprocess.run(
                 [*compiler, *flags, "-o", str(library), *sources], capture_output=True, text=True, check=False
@@ -42,6 +46,6 @@ def build(flags: tuple[str, ...] = _FLAGS, into: Path = _HERE / "native.so") -> 
 
 
 if __name__ == "__main__":
-    reason = build()
-    if reason:
-        sys.stderr.write(f"The compiled scanner was not built: {reason}. Everything works without it, more slowly.\n")
+    for native in FOLDERS:
+        if reason := build(native):
+            sys.stderr.write(f"{native} was not built: {reason}. Everything works without it, more slowly.\n")

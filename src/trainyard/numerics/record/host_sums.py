@@ -1,0 +1,85 @@
+"""The sums over a whole tensor in host memory, by compiled code in one pass."""
+
+from __future__ import annotations
+
+from ctypes import byref
+from functools import cache
+from math import sqrt
+from sys import float_info
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from trainyard.numerics.record import native
+from trainyard.numerics.record.positional_hash import (
+    MULTIPLIERS,
+    block_factors,
+    lanes_per_element,
+    multiplier_pool,
+)
+from trainyard.numerics.record.sketch import PERIOD, SIGNS, sign_pool
+from trainyard.numerics.record.sums import Totals
+from trainyard.numerics.tensor_record import BUCKETS, NonFinite
+
+_FORMATS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
+"""Numbers of the formats in `summarise.c`."""
+_LARGEST = float_info.max
+
+
+def host_totals(values: Tensor, sample: Tensor) -> Totals | None:
+    """The sums over `values`, which are a whole logical tensor; `sample`: its sampled elements. None if the compiled
+    code was not built, or does not read such tensors."""
+    library = native.library()
+    if library is None or not _is_read(values):
+        return None
+    sums = native.NativeSums()
+    library.summarise(_FORMATS[values.dtype], values.data_ptr(), values.numel(), byref(_pools()[0]), byref(sums))
+    nonfinite = None
+    if sums.nan or sums.positive or sums.negative:
+        nonfinite = NonFinite(nan=sums.nan, positive=sums.positive, negative=sums.negative)
+    return Totals(
+        digest=sums.digest,
+        total=min(max(sums.total, -_LARGEST), _LARGEST),
+        norm=min(sqrt(sums.squares), _LARGEST),
+        maximum=sums.maximum,
+        nonfinite=nonfinite,
+        sketch=_finite_bytes(np.frombuffer(sums.sketch)),
+        sample=_finite_bytes(sample.to(torch.float64).numpy()),
+    )
+
+
+def _is_read(values: Tensor) -> bool:
+    """Whether the compiled code reads such a tensor."""
+    return (
+        values.dtype in _FORMATS
+        and values.device.type == "cpu"
+        and values.is_contiguous()
+        and values.numel() <= PERIOD
+        and type(values) is Tensor
+    )
+
+
+@cache
+def _pools() -> tuple[native.Pools, list[NDArray[np.generic]]]:
+    """The pseudo-random numbers of signs and hashes, and the arrays that hold them."""
+    host = torch.device("cpu")
+    signs = sign_pool(host, 1).numpy().astype(np.int8)
+    signs = np.concatenate([signs, signs[:BUCKETS]])
+    multipliers = multiplier_pool(host).numpy()
+    blocks = torch.arange(lanes_per_element(torch.float64) * PERIOD // MULTIPLIERS + 1)
+    factors = block_factors(blocks).numpy()
+    pools = native.Pools(
+        signs=signs.ctypes.data,
+        sign_count=SIGNS,
+        multipliers=multipliers.ctypes.data,
+        multiplier_count=MULTIPLIERS,
+        factors=factors.ctypes.data,
+    )
+    return pools, [signs, multipliers, factors]
+
+
+def _finite_bytes(numbers: NDArray[np.float64]) -> bytes:
+    """Numbers as little-endian bytes, with 0 for those that are not finite."""
+    return np.where(np.isfinite(numbers), numbers, 0.0).astype("<f8").tobytes()
