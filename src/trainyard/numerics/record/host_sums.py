@@ -25,6 +25,8 @@ from trainyard.numerics.tensor_record import BUCKETS, NonFinite
 
 _FORMATS = {torch.float32: 0, torch.float64: 1, torch.bfloat16: 2}
 """Numbers of the formats in `summarise.c`."""
+_MOST_COPIED = 1 << 22
+"""Elements of the largest tensor that is copied to be contiguous."""
 _LARGEST = float_info.max
 
 
@@ -34,7 +36,7 @@ def host_totals(values: Tensor, sample: Tensor) -> Totals | None:
     library = native.library()
     if library is None or not _is_read(values):
         return None
-    sums = native.NativeSums()
+    sums, values = native.NativeSums(), values.contiguous()
     library.summarise(_FORMATS[values.dtype], values.data_ptr(), values.numel(), byref(_pools()[0]), byref(sums))
     nonfinite = None
     if sums.nan or sums.positive or sums.negative:
@@ -55,9 +57,7 @@ def _is_read(values: Tensor) -> bool:
     return (
         values.dtype in _FORMATS
         and values.device.type == "cpu"
-        and values.is_contiguous()
-        and values.numel() <= PERIOD
-        and type(values) is Tensor
+        and values.numel() <= (PERIOD if values.is_contiguous() else _MOST_COPIED)
     )
 
 

@@ -6,8 +6,9 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from typing import Any, Literal
+from contextlib import ExitStack
+from typing import Any, Literal, NamedTuple
+from weakref import ref
 
 import torch
 from msgspec.structs import replace
@@ -77,6 +78,7 @@ class Recorder:
         self._calls_modules = False
         self._is_busy = False
         """Whether operations are the recorder's own, or an optimizer's."""
+        self._last: _LastSummary | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Recorder:
@@ -201,48 +203,69 @@ class Recorder:
         """Adds the record of a tensor. `module`, `call`, `phase`: None for the present ones."""
         if _is_symbolic(tensor) or (operation and 0 < self._most_elements < tensor.numel()):
             return
-        with self._own_operations():
-            in_backward = torch._C._current_graph_task_id() != -1
-            phase = phase or ("backward" if in_backward else "forward")
-            module = self._paths.current if module is None else module
-            if call is None:
-                counted = (phase, module, operation, role, f"{name}{output}")
-                call = self._calls[counted]
-                self._calls[counted] += 1
-            self._records.append(
-                TensorRecord(
-                    index=len(self._records),
-                    step=self._step,
-                    phase=phase,
-                    role=role,
-                    module=module[:1000],
-                    operation=operation[:1000],
-                    name=name[:1000],
-                    call=call,
-                    output=output,
-                    location="" if in_backward or phase == "optimizer" else user_location(sys._getframe(1)),
-                    **_summary_fields(tensor.detach(), masks),
-                )
+        in_backward = torch._C._current_graph_task_id() != -1
+        phase = phase or ("backward" if in_backward else "forward")
+        module = self._paths.current if module is None else module
+        if call is None:
+            counted = (phase, module, operation, role, f"{name}{output}")
+            call = self._calls[counted]
+            self._calls[counted] += 1
+        self._records.append(
+            TensorRecord(
+                index=len(self._records),
+                step=self._step,
+                phase=phase,
+                role=role,
+                module=module[:1000],
+                operation=operation[:1000],
+                name=name[:1000],
+                call=call,
+                output=output,
+                location="" if in_backward or phase == "optimizer" else user_location(sys._getframe(1)),
+                **_summary_fields(self._summarise(tensor), masks),
             )
+        )
 
-    @contextmanager
-    def _own_operations(self) -> Iterator[None]:
-        """A context whose operations are not recorded."""
+    def _summarise(self, tensor: Tensor) -> Summary:
+        """The summary of a tensor. The output of a module is often that of its last operation, which is known."""
+        if self._last is not None and self._last.is_of(tensor):
+            return self._last.summary
         self._is_busy = True
         try:
-            with torch.no_grad(), _no_modes():
-                yield
+            summary = _summarise_apart(tensor)
         finally:
             self._is_busy = False
+        self._last = None if tensor.is_inference() else _LastSummary(ref(tensor), tensor._version, summary)
+        return summary
 
 
-def _summary_fields(tensor: Tensor, masks: bool) -> dict[str, Any]:
+class _LastSummary(NamedTuple):
+    """The summary of a tensor at a version of it, which operations in place count."""
+
+    tensor: ref[Tensor]
+    version: int
+    summary: Summary
+
+    def is_of(self, tensor: Tensor) -> bool:
+        """Whether a tensor is this one, unchanged."""
+        return self.tensor() is tensor and tensor._version == self.version
+
+
+def _summary_fields(summary: Summary, masks: bool) -> dict[str, Any]:
     """The fields of a record that depend on the tensor's values. `masks`: a mask may have written its infinities."""
-    summary = _summarise_part(tensor) if isinstance(tensor, DTensor) else summarise(tensor)
     fields = summary._asdict()
     if masks and summary.nonfinite is not None and summary.nonfinite.negative:
         fields["nonfinite"] = replace(summary.nonfinite, masked=True)
     return fields
+
+
+def _summarise_apart(tensor: Tensor) -> Summary:
+    """The summary of a tensor, by operations that no mode sees: they are neither recorded nor widened."""
+    if type(tensor) in (Tensor, nn.Parameter):
+        with torch._C._DisableTorchDispatch():  # takes a tenth of the time of leaving the modes
+            return summarise(tensor)
+    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
+        return _summarise_part(tensor.detach()) if isinstance(tensor, DTensor) else summarise(tensor.detach())
 
 
 def _summarise_part(tensor: DTensor) -> Summary:
@@ -271,11 +294,6 @@ class _Operations(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         self._record(func, result)
         return result
-
-
-def _no_modes() -> Any:
-    """A context without dispatch modes: the recorder's own operations are neither recorded nor widened."""
-    return _disable_current_modes()
 
 
 def _is_left_out(func: Any) -> bool:

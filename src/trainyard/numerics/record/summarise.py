@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -90,14 +91,18 @@ def _totals(values: Tensor, block: LogicalIndex, elements: int) -> Totals:
         values = torch.view_as_real(values.resolve_conj())
         block, elements = block.of_pairs(), 2 * elements
     values = values.resolve_neg()
-    local = block.local_positions(sample_positions(elements))
-    positions = torch.tensor(local, dtype=torch.int64).to(values.device, non_blocking=True)
-    sample = read_positions(values, positions)
+    sample = read_positions(values, _positions(block, elements).to(values.device, non_blocking=True))
     if block.elements == elements and (totals := host_totals(values, sample)) is not None:
         return totals
     sums = Sums(values.device, values.is_floating_point())
     add_block(sums, values, block, _chunk(values))
     return sums.read(sample)
+
+
+@lru_cache(maxsize=4096)
+def _positions(block: LogicalIndex, elements: int) -> Tensor:
+    """Positions of the sampled elements in the block's order."""
+    return torch.tensor(block.local_positions(sample_positions(elements)), dtype=torch.int64)
 
 
 def _chunk(values: Tensor) -> int:
