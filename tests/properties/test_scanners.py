@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from tests.trace_maker import trace
 from trainyard.errors import BadFile
-from trainyard.trace.readers.kineto import native
 from trainyard.formats.native_build import build
+from trainyard.trace.readers.kineto import native
 from trainyard.trace.readers.kineto.reader import Kineto
 
-pytestmark = pytest.mark.skipif(native.library() is None, reason=f"the compiled scanner is not built: {build(native.LIBRARY.parent)}")
+pytestmark = pytest.mark.skipif(
+    native.library() is None, reason=f"the compiled scanner is not built: {build(native.LIBRARY.parent)}"
+)
 
 TIMES = st.one_of(
     st.integers(-5, 10**7),

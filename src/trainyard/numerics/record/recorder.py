@@ -264,8 +264,8 @@ def _summarise_apart(tensor: Tensor) -> Summary:
     if type(tensor) in (Tensor, nn.Parameter):
         with torch._C._DisableTorchDispatch():  # takes a tenth of the time of leaving the modes
             return summarise(tensor)
-    with torch.no_grad(), torch.utils._python_dispatch._disable_current_modes():
-        return _summarise_part(tensor.detach()) if isinstance(tensor, DTensor) else summarise(tensor.detach())
+    with torch.no_grad(), _disable_current_modes():
+        return _summarise_part(tensor) if isinstance(tensor, DTensor) else summarise(tensor)
 
 
 def _summarise_part(tensor: DTensor) -> Summary:
@@ -311,8 +311,4 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _is_symbolic(tensor: Tensor) -> bool:
     """Whether a tensor has no values: while a compiler traces the script, or on the device `meta`."""
-    return (
-        tensor.is_meta
-        or isinstance(tensor, (FakeTensor, FunctionalTensor))
-        or tensor.layout != torch.strided
-    )
+    return tensor.is_meta or isinstance(tensor, (FakeTensor, FunctionalTensor)) or tensor.layout != torch.strided
