@@ -3,6 +3,7 @@
 import { busBandwidth } from "./bus_bandwidth.js";
 import { view } from "./data.js";
 import { goodput } from "./goodput.js";
+import { memoryTimeline } from "./memory_timeline.js";
 import { pipeline } from "./pipeline.js";
 import { roofline } from "./roofline.js";
 import { series } from "./series.js";
@@ -14,6 +15,7 @@ export function charts() {
   goodput(data.goodput);
   series(data.series);
   pipeline(data.pipeline);
+  memoryTimeline(data.memory);
   roofline(data.roofline);
   busBandwidth(data.bandwidth);
 }
