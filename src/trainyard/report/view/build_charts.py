@@ -21,6 +21,7 @@ from trainyard.report.view.charts import (
     RunSeries,
     SeriesEvent,
 )
+from trainyard.report.view.expert_load import expert_load
 from trainyard.report.view.memory_chart import RankMemory, memory_chart
 from trainyard.report.view.recorded_pipeline import recorded_pipeline
 from trainyard.trace.align.bandwidth import Bandwidth
@@ -45,6 +46,7 @@ def build_charts(
         pipeline=recorded_pipeline(measured) if measured else None,
         goodput=goodput_parts(run.goodput) if run else (),
         memory=memory_chart(memory) if memory else None,
+        experts=expert_load(run) if run else None,
     )
 
 

@@ -153,6 +153,17 @@ class MemoryChart(msgspec.Struct, frozen=True, kw_only=True):
     table: str = ""
 
 
+class ExpertLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of each expert in the recorded steps of a run, over the global batch. `steps`: number of the step, counted
+    from 1; `tokens[s][l][e]`: of expert e of `layers[l]` in step s; `table`: title of the table of the layers."""
+
+    layers: tuple[str, ...]
+    experts: int
+    steps: tuple[int, ...]
+    tokens: tuple[tuple[tuple[int, ...], ...], ...]
+    table: str = ""
+
+
 class Charts(msgspec.Struct, frozen=True, kw_only=True):
     """The charts for which there are data."""
 
@@ -162,3 +173,4 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     pipeline: PipelineChart | None = None
     goodput: tuple[GoodputPart, ...] = ()
     memory: MemoryChart | None = None
+    experts: ExpertLoad | None = None
