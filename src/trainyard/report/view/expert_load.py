@@ -10,10 +10,10 @@ from trainyard.record import Run
 from trainyard.report.view.charts import ExpertLoad
 from trainyard.report.view.view import Column, Table
 
-_MOST_COUNTS = 60_000
+_MOST_COUNTS = 40_000
 """Counts of a chart; of larger runs, fewer steps are shown."""
 _MOST_LAYERS = 256
-_TITLE = "Expert load"
+_TITLE = "Expert load by layer"
 
 
 def expert_load(run: Run) -> ExpertLoad | None:
