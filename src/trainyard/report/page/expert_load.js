@@ -84,7 +84,7 @@ function matrixChoosers(data, choose) {
 function loadPlan({ labels, loads }, width) {
   const high = Math.max(LOWEST_ROW, Math.min(HIGHEST_ROW, TALLEST / labels.length));
   const left = Math.min(Math.ceil(Math.max(...labels.map((label) => textWidth(label, SMALL)))) + 14, Math.floor(width * 0.3));
-  const right = 64;
+  const right = 74;
   return { left, high, right, wide: (width - left - right) / loads[0].length };
 }
 

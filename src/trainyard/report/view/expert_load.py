@@ -25,10 +25,12 @@ def expert_load(run: Run) -> ExpertLoad | None:
             counts.setdefault(sample.step, {}).update(sample.experts)
     names = max(counts.values(), key=len, default={})
     layers = sorted(names, key=_layer_key)[:_MOST_LAYERS]
-    expert_count = len(names[layers[0]]) if layers else 0
+    if not layers or not names[layers[0]]:
+        return None
+    expert_count = len(names[layers[0]])
     layers = [layer for layer in layers if len(names[layer]) == expert_count]
     steps = [step for step in sorted(counts) if _is_complete(counts[step], layers, expert_count)]
-    if not steps or not expert_count:
+    if not steps:
         return None
     shown = max(2, _MOST_COUNTS // (len(layers) * expert_count))
     if len(steps) > shown:

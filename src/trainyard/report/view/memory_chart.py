@@ -82,11 +82,11 @@ def holders_table(memory: ProfiledMemory) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             holder.operation,
-            holder.module,
-            holder.location,
             words.MEMORY[holder.category].label,
             holder.size / 2**20,
             100 * holder.size / peak_bytes,
+            holder.module,
+            holder.location,
             holder.count or None,
             holder.age_ns / 1e6 if holder.age_ns >= 0 else None,
         )
@@ -95,19 +95,23 @@ def holders_table(memory: ProfiledMemory) -> Table:
     if rest := memory.holders[_MOST_HOLDERS:]:
         size, count = sum(holder.size for holder in rest), sum(holder.count for holder in rest)
         label = units.counted(len(rest), "more operation")
-        rows.append((label, "", "", "", size / 2**20, 100 * size / peak_bytes, count, None))
+        rows.append((label, "", size / 2**20, 100 * size / peak_bytes, "", "", count, None))
     columns = (
         Column(title="Operation"),
-        Column(title="Module"),
-        Column(title="Line", prose=True),
         Column(title="Category"),
         Column(title="MiB", digits=1),
         Column(title="Share, %", digits=1),
+        Column(title="Module"),
+        Column(title="Line", prose=True),
         Column(title="Allocations", digits=0, optional=True),
         Column(title="Age, ms", digits=2, optional=True, note="Age: of the oldest allocation of the row at the peak."),
     )
     # Only files with module annotations or Python frames show the module and the line.
-    shown = [place for place in range(len(columns)) if place not in (1, 2) or any(row[place] for row in rows)]
+    shown = [
+        place
+        for place in range(len(columns))
+        if columns[place].title not in ("Module", "Line") or any(row[place] for row in rows)
+    ]
     return Table(
         title=_TABLE,
         notes=(),
