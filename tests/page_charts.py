@@ -99,7 +99,7 @@ def chart_tables(name: str = "aten::mm") -> tuple[Table, ...]:
     )
     memory = ProfiledMemory(
         device=0, ns=np.zeros(1, np.int64), by_kind=np.full((1, 1), 50 * 2**30), reserved=np.empty(0, np.int64),
-        peak=0, holders=holders, mismatches=0, mismatch_bytes=0,
+        peak=0, holders=holders, missing_frees=0, mismatches=0, mismatch_bytes=0,
     )  # fmt: skip
     return holders_table(memory), expert_table(_experts(name))
 

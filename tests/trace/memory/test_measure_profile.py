@@ -72,6 +72,15 @@ def test_totals_that_differ_are_counted(tmp_path):
     assert (memory.mismatches, memory.mismatch_bytes) == (1, 100)
 
 
+def test_memory_without_a_free_ends_when_its_address_is_allocated_again(tmp_path):
+    # Totals that the profiler sums up itself are too high from then on.
+    rows = [(8, 1, 8), (4, 2, 12), (6, 1, 18), (-6, 1, 12)]
+    events = [memory_event(1200 + 10 * at, *row) for at, row in enumerate(rows)]
+    memory = measure_profiled_memory(measured(tmp_path, events).ranks[0])
+    assert memory.allocated.tolist() == [0, 8, 12, 10, 4]
+    assert (memory.missing_frees, memory.mismatches, memory.mismatch_bytes) == (1, 2, 8)
+
+
 SIZES = st.integers(1, 50)
 
 

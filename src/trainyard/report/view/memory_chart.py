@@ -133,6 +133,9 @@ def _note(highest: RankMemory) -> str:
         if memory.holders
         else "The file has no addresses of allocations, so it does not show what held the peak."
     )
+    if memory.missing_frees:
+        frees = units.counted(memory.missing_frees, "free is", "frees are")
+        sentences.append(f"{frees} missing from the file: such memory counts until its address is allocated again.")
     if memory.mismatches:
         sentences.append(
             f"{memory.mismatches:,} of {len(memory.ns) - 1:,} recorded totals differ from the sum of the allocations, "

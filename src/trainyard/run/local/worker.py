@@ -223,6 +223,7 @@ class Rank:
             barrier=lambda: barrier(ranks),
             stacks=self.job.measure.stacks,
             shapes=self.job.measure.shapes,
+            memory=self.job.measure.memory,
         ) as profiler:
             for planned in window:
                 self._take_step(planned)

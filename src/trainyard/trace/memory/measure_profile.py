@@ -39,6 +39,8 @@ _PHASES = {"forward": FORWARD, "backward": BACKWARD, "recompute": BACKWARD, "opt
 _COMMUNICATION_PREFIXES = ("c10d::", "_c10d_functional::", "nccl:", "gloo:", "FSDP::all_gather", "FSDP::reduce_scatter")
 _INPUT_PREFIX = "enumerate(DataLoader)"
 _MAX_TOTAL_BYTES = 2**61
+_LOW_QUANTILE = 0.01
+"""Of the differences between recorded and replayed totals: without frees, recorded totals only become too high."""
 _PYTHON_FRAME = "): "
 _INSTANCE_NUMBER, _LAYER_NUMBER = re.compile(r"_\d+\Z"), re.compile(r"(?<=\.)\d+(?=\.|\Z)")
 
@@ -61,8 +63,9 @@ class ProfiledMemory(NamedTuple):
     """Memory of one rank at n + 1 moments. `ns`: time of each on the trace's clock, the first that of the first event;
     `by_kind[k]`: allocated bytes of category KINDS[k]; `reserved`: bytes, empty if not recorded; `peak`: the first
     moment with the most allocated bytes; `holders`: what is alive then, the largest first, empty if the addresses are
-    not recorded; `device`: its number, -1 for the host. `mismatches`: events whose recorded total differs from the
-    replayed one, by at most `mismatch_bytes`.
+    not recorded; `device`: its number, -1 for the host. `missing_frees`: allocations whose address is allocated again
+    without a free in between; `mismatches`: events whose recorded total differs from the replayed one, by at most
+    `mismatch_bytes`.
     """
 
     device: int
@@ -71,6 +74,7 @@ class ProfiledMemory(NamedTuple):
     reserved: I64
     peak: int
     holders: tuple[PeakHolder, ...]
+    missing_frees: int
     mismatches: int
     mismatch_bytes: int
 
@@ -106,15 +110,13 @@ def measure_profiled_memory(rank: RankTrace) -> ProfiledMemory | None:
         bytes_by_kind[kind] = bytes_at_moments(
             allocations.size[own], allocations.start[own], allocations.stop[own], count
         )
-    change = np.concatenate([[0], np.cumsum(memory.size)])  # since the recording began
+    # What happens to memory from before the recording is unknown: its total is constant, but for what is freed.
+    recorded = bytes_by_kind.sum(axis=0) if has_addresses else _sum_without_addresses(memory)
     total = np.concatenate([memory.total[:1] - memory.size[:1], memory.total])
-    is_known = np.concatenate([memory.total[:1] >= 0, memory.total >= 0]) & (total >= 0)
-    # Allocated at the beginning at least.
-    least = int(allocations.size[allocations.start < 0].sum()) if has_addresses else -int(change.min())
-    base = max(least, int(np.median((total - change)[is_known]))) if is_known.any() else least
-    # What is not an allocation with a known address was there before: its total is constant.
-    bytes_by_kind[KINDS.index("unknown")] += base + change - bytes_by_kind.sum(axis=0)
-    difference = np.abs(total - change - base)[is_known]
+    difference = (total - recorded)[np.concatenate([memory.total[:1] >= 0, memory.total >= 0]) & (total >= 0)]
+    earlier = max(0, int(np.quantile(difference, _LOW_QUANTILE, method="lower"))) if len(difference) else 0
+    bytes_by_kind[KINDS.index("unknown")] += earlier + recorded - bytes_by_kind.sum(axis=0)
+    mismatch = np.abs(difference - earlier)
     peak = int(bytes_by_kind.sum(axis=0).argmax())
     ns = np.concatenate([memory.time[:1], memory.time])
     reserved = np.concatenate([memory.reserved[:1], memory.reserved])
@@ -127,14 +129,15 @@ def measure_profiled_memory(rank: RankTrace) -> ProfiledMemory | None:
         holders=_holders(rank, allocations, category, row, ns, peak, int(bytes_by_kind[:, peak].sum()))
         if has_addresses
         else (),
-        mismatches=int((difference > 0).sum()),
-        mismatch_bytes=int(difference.max(initial=0)),
+        missing_frees=_count_missing_frees(memory) if has_addresses else 0,
+        mismatches=int((mismatch > 0).sum()),
+        mismatch_bytes=int(mismatch.max(initial=0)),
     )
 
 
 def _match_frees(memory: MemoryEvents) -> _Allocations:
-    """Pairs each allocation with the next event at its address, which frees it. A free without an allocation before it
-    frees memory from before the recording."""
+    """Pairs each allocation with the next event at its address: its free, or an allocation that shows that the free is
+    missing. A free without an allocation before it frees memory from before the recording."""
     count = len(memory)
     order = np.argsort(memory.address, kind="stable")
     address, size = memory.address[order], memory.size[order]
@@ -148,6 +151,19 @@ def _match_frees(memory: MemoryEvents) -> _Allocations:
         start=np.concatenate([order[is_allocation], np.full(int(freed_earlier.sum()), -1)]),
         stop=np.concatenate([stop[is_allocation], order[freed_earlier]]),
     )
+
+
+def _sum_without_addresses(memory: MemoryEvents) -> I64:
+    """Bytes at each moment: the sum of all events before it, plus as much as keeps it from being negative."""
+    change = np.concatenate([[0], np.cumsum(memory.size)])
+    return change - change.min()
+
+
+def _count_missing_frees(memory: MemoryEvents) -> int:
+    """Number of allocations whose next event at the same address is an allocation."""
+    order = np.argsort(memory.address, kind="stable")
+    address, is_allocation = memory.address[order], memory.size[order] > 0
+    return int(((address[1:] == address[:-1]) & is_allocation[1:] & is_allocation[:-1]).sum())
 
 
 def _innermost_rows(host: HostSpans, memory: MemoryEvents) -> I32:
