@@ -108,15 +108,15 @@ def holders_table(memory: ProfiledMemory) -> Table:
     )
     # Only files with module annotations or Python frames show the module and the line.
     shown = [
-        place
-        for place in range(len(columns))
-        if columns[place].title not in ("Module", "Line") or any(row[place] for row in rows)
+        at
+        for at, column in enumerate(columns)
+        if column.title not in ("Module", "Line") or any(row[at] for row in rows)
     ]
     return Table(
         title=_TABLE,
         notes=(),
-        columns=tuple(columns[place] for place in shown),
-        rows=tuple(tuple(row[place] for place in shown) for row in rows),
+        columns=tuple(columns[at] for at in shown),
+        rows=tuple(tuple(row[at] for at in shown) for row in rows),
     )
 
 

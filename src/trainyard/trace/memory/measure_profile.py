@@ -40,7 +40,7 @@ _COMMUNICATION_PREFIXES = ("c10d::", "_c10d_functional::", "nccl:", "gloo:", "FS
 _INPUT_PREFIX = "enumerate(DataLoader)"
 _MAX_TOTAL_BYTES = 2**61
 _LOW_QUANTILE = 0.01
-"""Of the differences between recorded and replayed totals: without frees, recorded totals only become too high."""
+"""Quantile of the differences between recorded and replayed totals that counts: missing frees make totals too high."""
 _PYTHON_FRAME = "): "
 _INSTANCE_NUMBER, _LAYER_NUMBER = re.compile(r"_\d+\Z"), re.compile(r"(?<=\.)\d+(?=\.|\Z)")
 
