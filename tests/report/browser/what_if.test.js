@@ -55,12 +55,12 @@ test("every chart is saved as CSV, PNG and SVG, and hostile names stay text", as
     window.saved = [];
     HTMLAnchorElement.prototype.click = function click() { window.saved.push(this.download); };
   });
-  for (const id of ["whatif", "series", "pipeline", "roofline", "busbandwidth", "goodput"]) {
+  for (const id of ["whatif", "series", "pipeline", "roofline", "busbandwidth", "goodput", "memory", "experts"]) {
     for (const button of await page.$$(`#${id} .takes button`)) await button.evaluate((element) => element.click());
   }
-  await page.waitForFunction(() => window.saved.length === 18, { timeout: 5000 });
+  await page.waitForFunction(() => window.saved.length === 24, { timeout: 5000 });
   const names = await page.evaluate(() => window.saved);
-  for (const name of ["what-if", "series", "pipeline", "roofline", "bus-bandwidth", "goodput"]) {
+  for (const name of ["what-if", "series", "pipeline", "roofline", "bus-bandwidth", "goodput", "memory", "expert-load"]) {
     for (const ending of ["csv", "png", "svg"]) assert.ok(names.includes(`trainyard-${name}.${ending}`), `${name}.${ending} of ${names}`);
   }
   assert.equal(await page.$$eval("main img, main [onerror]", (found) => found.length), 0);

@@ -1,6 +1,6 @@
 // The page, from top to bottom.
 
-import { charts } from "./charts.js";
+import { charts, isChartTable } from "./charts.js";
 import { view } from "./data.js";
 import { actions, foot, hero } from "./frame.js";
 import { ranks } from "./ranks.js";
@@ -25,7 +25,7 @@ async function main() {
   accounts();
   longest("kernels", "Top kernels", `where device time goes${view.timeline ? "; click a name to find it in the timeline" : ""}`, view.kernels, { nav: "Kernels", find: Boolean(view.timeline) });
   longest("modules", "Top modules", "device time by the module of the model that launched it", view.modules);
-  view.tables.forEach((table, at) => facts(table, at));
+  view.tables.forEach((table, at) => isChartTable(table) || facts(table, at));
   foot();
   addEventListener("hashchange", () => {
     if (!/^#[a-z]+$/.test(location.hash)) setState(readHash(), { write: false });

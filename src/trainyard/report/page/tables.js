@@ -123,12 +123,12 @@ function nameCell(name, find) {
   return el("button", { type: "button", class: "name", title: `${name}\nClick to find it in the timeline`, onclick: go }, name);
 }
 
-/** A table of the report's own making; a cell of null is unknown. It begins in the order it came in. */
+/** A table of the report's own making; a cell of null is unknown. It begins in the order it came in, and its title heads a first column that has none. */
 export function facts({ title, notes, columns, rows }, at, nav = "") {
   const card = section(`facts${at}`, title, [...notes, ...columns.map(({ note }) => note).filter(Boolean)].join(" "), { nav, csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map((column) => column.title), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
   const close = columns.map((_, place) => rows.every((row) => String(row[place] ?? "").length <= 24));
   card.append(sortable(title, columns.map(({ title: head, digits, prose }, place) => ({
-    head, number: digits !== null,
+    head: head || title, number: digits !== null,
     of: (row) => row[place] ?? (digits === null ? "" : -1),
     show: (row) => (row[place] === null ? "" : digits === null ? textCell(row[place], prose, close[place]) : fixed(row[place], digits)),
   })), rows, { limit: SHORT }));

@@ -17,8 +17,10 @@ from trainyard.recipe import Recipe
 from trainyard.record import Run
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_charts import build_charts
+from trainyard.report.view.expert_load import expert_table
 from trainyard.report.view.fact_tables import run_tables, tables
 from trainyard.report.view.key_figures import figures_of_run, ideal_ns, profiled_step_warning
+from trainyard.report.view.memory_chart import highest_memory, holders_table
 from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.run.parts.part import joined_run_id
 from trainyard.store.measurement_warnings import measurement_warnings
@@ -77,6 +79,8 @@ def _analysis(
     findings = tuple(diagnose(mean, run, measured))
     way_to_record = _RECORD_SHAPES_OF_RUN if run else RECORD_SHAPES
     roofline = op_roofline(comparable, way_to_record=way_to_record) if comparable else None
+    memory = highest_memory(measured) if measured else None
+    charts = build_charts(run, measured, roofline, memory)
     return Analysis(
         headline=_headline(mean, findings, run, main_interruption(measured.steps) if measured else ""),
         subject=subject,
@@ -92,9 +96,11 @@ def _analysis(
         formulas=formula_coverage(roofline) if roofline else None,
         tables=(
             *(run_tables(run) if run else ()),
+            *((expert_table(charts.experts),) if charts.experts else ()),
+            *((holders_table(memory.memory),) if memory and memory.memory.holders else ()),
             *(tables(measured, roofline, way_to_record) if measured and roofline else ()),
         ),
-        charts=build_charts(run, measured, roofline),
+        charts=charts,
         warnings=(
             *((measured.left_out,) if measured and measured.unread else ()),
             *((measured.unlike_devices,) if measured and measured.by_model else ()),
