@@ -8,7 +8,7 @@ import { readHash, setState, showTheme, state } from "./state.js";
 import { accounts, facts, findings, longest, saveLedger } from "./tables.js";
 import { selectLongest, timeline } from "./timeline.js";
 import { waterfall } from "./waterfall.js";
-import { whatIf } from "./what_if.js";
+import { whatIf, whatIfButton } from "./what_if.js";
 
 /** Builds the page of an analysis. */
 async function main() {
@@ -17,7 +17,7 @@ async function main() {
   actions(saveLedger);
   hero();
   waterfall();
-  findings(selectLongest);
+  findings(selectLongest, whatIfButton);
   whatIf();
   ranks();
   const drawn = timeline();
