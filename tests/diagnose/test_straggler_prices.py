@@ -77,7 +77,7 @@ def test_a_planted_straggler_has_a_switch(tmp_path):
     late = [[[100, 400], [100, 400], [100, 400]]]
     measured = measure_job(tmp_path, [*even, *late])
     assert "straggler" in assert_switches_have_the_prices(measured)
-    (finding,) = [found for found in diagnose(measured.mean, None, measured) if found.rule == "straggler"]
+    (finding,) = [row for row in diagnose(measured.mean, None, measured) if row.rule == "straggler"]
     assert (finding.change, finding.beyond) == (Change(text="rank:3=typical"), None)
     section = what_if_section(measured, findings=[finding])
     keys = [lever.key for lever in section.levers]

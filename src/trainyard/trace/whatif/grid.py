@@ -13,7 +13,6 @@ from typing import Literal, NamedTuple
 from trainyard.change import Change
 from trainyard.errors import BadInput
 from trainyard.ledger import Account
-from trainyard.trace.flops.op_costs import TIMES_ONLY
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.changes import (
     MEMORY,
@@ -25,7 +24,7 @@ from trainyard.trace.whatif.changes import (
     TYPICAL,
 )
 from trainyard.trace.whatif.replay import Recovery, Replay, Times
-from trainyard.trace.whatif.what_if import book_replay
+from trainyard.trace.whatif.what_if import book_mean
 
 Extent = Literal["short", "full"]
 """`short`: a few points of a small trace, few of them with a ledger; `full`: every combination of settings with its
@@ -43,7 +42,7 @@ class _Limit(NamedTuple):
     ledgers: int
 
 
-_LIMITS = (_Limit(rows=60_000, points=10, ledgers=3), _Limit(rows=400_000, points=6, ledgers=0))
+_LIMITS = (_Limit(rows=60_000, points=10, ledgers=2), _Limit(rows=400_000, points=6, ledgers=0))
 
 
 class Lever(NamedTuple):
@@ -212,4 +211,4 @@ def _replay_step(replay: Replay, levers: Sequence[Lever], settings: tuple[int, .
 
 def _with_ledger(replay: Replay, point: GridPoint, times: Times) -> GridPoint:
     """The point with its ledger. `times`: replayed with its changes."""
-    return point._replace(accounts=book_replay(replay, times, TIMES_ONLY).mean.by_account())
+    return point._replace(accounts=book_mean(replay, times))
