@@ -38,7 +38,7 @@ def what_if(name: str = "network bandwidth") -> WhatIfSection:
             WhatIfLever(
                 key="memory", label="Memory bandwidth", speeds=(1, 2, 4), assumes="", unavailable="No such work."
             ),
-            WhatIfLever(key="no-stragglers", label="No stragglers", speeds=(1, 0), assumes="No rank is late."),
+            WhatIfLever(key="no-stragglers", label="All ranks equally fast", speeds=(1, 0), assumes="No rank is late."),
         ),
         devices=(
             WhatIfDevice(label="2x network", settings=(1, 0, 0)),

@@ -15,6 +15,7 @@ from trainyard.report.comparison import comparison_page
 from trainyard.report.render import html
 from trainyard.report.view.build_analysis import analyse_measured
 from trainyard.report.view.build_view import view_of
+from trainyard.report.view.build_what_if import what_if_section
 from trainyard.report.view.timeline import timeline
 from trainyard.trace.measure import measure, read
 
@@ -62,7 +63,9 @@ def two_ranks(folder: Path) -> list[Path]:
 @pytest.mark.skipif(not PACKAGES.is_dir(), reason="the browser's driver is not installed: npm ci")
 def test_pages_by_mouse_and_keyboard(tmp_path):
     measured = measure(read(two_ranks(tmp_path)))
-    html.write(view_of(analyse_measured(measured), timeline(measured)), tmp_path / "ranks.html")
+    analysis = analyse_measured(measured)
+    predicted = what_if_section(measured, findings=analysis.findings)
+    html.write(view_of(analysis, timeline(measured), predicted), tmp_path / "ranks.html")
     for name in ("hostile", "many", "bare"):
         html.write(VIEWS[name](), tmp_path / f"{name}.html")
     for name, make in COMPARISONS.items():

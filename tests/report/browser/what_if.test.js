@@ -76,3 +76,20 @@ test("a range and a hostile text in the address leave the sliders as measured", 
     await page.close();
   }
 });
+
+test("the button of a late rank's finding sets its switch, which recovers the price of the finding", async () => {
+  const { page, problems } = await open(browser, "ranks.html");
+  const label = "Rank 1 as fast as the others";
+  const finding = "::-p-xpath(//ol[@class='findings']/li[.//code[text()='straggler']])";
+  await page.click(`${finding} ::-p-text(Show in What if)`);
+  await becomes(page, "whatif", "rank:1=typical");
+  const price = await page.$eval(`${finding} .cost b`, (element) => element.textContent);
+  assert.match(await text(page, ".verdict"), new RegExp(`${price.replaceAll(".", "\\.")} recovered`));
+  const checked = (name) => page.$$eval("#whatif .lever", (levers, wanted) => levers.find((lever) => lever.querySelector("label").textContent === wanted).querySelector("input").checked, name);
+  assert.equal(await checked(label), true);
+  await page.click("#whatif ::-p-text(All ranks equally fast)");
+  await becomes(page, "whatif", "no-stragglers");
+  assert.equal(await checked(label), false);
+  assert.deepEqual(problems, []);
+  await page.close();
+});

@@ -41,8 +41,12 @@ export async function unpack(packed) {
   const from = { at: 0 };
   const [gaps, lengths, kinds] = [0, 1, 2].map(() => readVarints(bytes, from, total));
   let first = 0;
-  const lanes = packed.lanes.map(([rank, label, count, kind, depth]) => {
-    const lane = { rank, label, kind, depth, starts: new Float64Array(count), ends: new Float64Array(count), kinds: Uint32Array.from(kinds.subarray(first, first + count)), details: {} };
+  let details = null;
+  const lanes = packed.lanes.map(([rank, label, count, kind, depth], at) => {
+    const lane = {
+      rank, label, kind, depth, starts: new Float64Array(count), ends: new Float64Array(count), kinds: Uint32Array.from(kinds.subarray(first, first + count)),
+      get details() { return (details ??= readDetails(packed, extra))[at]; },
+    };
     let clock = 0;
     for (let i = 0; i < count; i += 1) {
       lane.starts[i] = clock += gaps[first + i];
@@ -51,13 +55,19 @@ export async function unpack(packed) {
     first += count;
     return lane;
   });
-  const position = { at: 0 };
+  return { names, lanes, stacks: { names: spanNames, parents, spans }, shapes };
+}
+
+/** The details of each lane, column -> values, from their `bytes`. The first drawing does without them, so they are read later. */
+function readDetails(packed, bytes) {
+  const from = { at: 0 };
+  const details = packed.lanes.map(() => ({}));
   packed.columns.forEach((column, number) => {
-    lanes.forEach((lane, at) => {
-      if (packed.lanes[at][5].includes(number)) lane.details[column] = readVarints(extra, position, lane.starts.length);
+    packed.lanes.forEach(([, , count, , , columns], at) => {
+      if (columns.includes(number)) details[at][column] = readVarints(bytes, from, count);
     });
   });
-  return { names, lanes, stacks: { names: spanNames, parents, spans }, shapes };
+  return details;
 }
 
 /** The names of the spans around a slice, innermost first. `node`: the number of the innermost span, -1 for none. */

@@ -20,8 +20,15 @@ export const RULER = 36;
 const tallest = () => Math.max(300, Math.min(680, innerHeight - 480));
 export const HOST_HEIGHT = 15;
 
-/** Draws the section "Timeline" once its packed slices are unpacked; a note if there are none. */
-export async function timeline() {
+/** The unpacked slices of the page; null if there are none, or if the browser cannot unpack them. */
+export async function unpackSlices() {
+  const packed = view.timeline;
+  if (!packed || !packed.lanes.some(([, , count]) => count)) return null;
+  return unpack(packed).catch(() => null);
+}
+
+/** Draws the section "Timeline" once `slices`, the promise of `unpackSlices`, is fulfilled; a note if there are none. */
+export async function timeline(slices) {
   const packed = view.timeline;
   if (!packed || !packed.lanes.some(([, , count]) => count)) {
     section("timeline", "Timeline", "", { nav: "Timeline" }).append(el("p", { class: "empty" }, "No events were recorded, so there is no timeline. The ledger above does not need one."));
@@ -42,7 +49,7 @@ export async function timeline() {
   if (packed.aligned === "no" && count > 1) card.append(el("p", { class: "notice" }, "The clocks of the ranks are not aligned: compare times within a rank, not between ranks. ", packed.alignment));
   card.append(...(hasGroups ? [orderControl()] : []), controls, stage, facts, picked, range);
   const line = new Line(packed, stage, facts, picked, range);
-  const unpacked = await unpack(packed).catch(() => null);
+  const unpacked = await slices;
   if (!unpacked) {
     stage.append(cannotUnpack());
     return;
@@ -85,6 +92,8 @@ export class Line {
     this.chosen = null;
     this.scroll = 0;
     this.waiting = false;
+    /** @type {string[]} */
+    this.lowerNames = null;
     this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline by rank. W and S zoom, A and D pan, the arrow keys select a slice, F fits, slash searches, question mark lists all keys. Tables of the slices in view follow." });
     this.raster = document.createElement("canvas");
     const hosts = new Map((view.heat?.ranks ?? []).map((rank, column) => [rank, view.heat.nodes[column]]));
@@ -100,8 +109,10 @@ export class Line {
     this.shapes = shapes;
     this.hostRanks = new Set(lanes.filter(({ kind }) => kind === "host").map(({ rank }) => rank));
     this.length = Math.max(1, this.packed.length, ...lanes.map((lane) => lane.ends.at(-1) ?? 0));
-    this.lower = names.map((name) => name.toLowerCase());
   }
+
+  /** The names in lower case, in which a search looks. */
+  get lower() { return (this.lowerNames ??= this.names.map((name) => name.toLowerCase())); }
 
   get from() { return state.from ?? -this.length * 0.004; }
   get to() { return state.to ?? this.length * 1.012; }

@@ -33,11 +33,12 @@ def pack_timeline(timeline: Timeline) -> dict[str, Any]:
     lengths = _column([lane.lengths for lane in lanes])
     pairs = _column([lane.name for lane in lanes]) * look_count + _column([lane.look for lane in lanes])
     # `pairs`: of each slice, name * looks + look. `kinds`: of each slice, the rank of its pair by frequency.
-    distinct, inverse, counts = np.unique(pairs, return_inverse=True, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    rank_of_pair = np.empty_like(order)
-    rank_of_pair[order] = np.arange(len(order))
-    distinct, kinds = distinct[order], rank_of_pair[inverse]
+    counts = np.bincount(pairs)
+    distinct = np.flatnonzero(counts)
+    distinct = distinct[np.argsort(-counts[distinct], kind="stable")]
+    rank_of_pair = np.zeros(len(counts), np.int64)
+    rank_of_pair[distinct] = np.arange(len(distinct))
+    kinds = rank_of_pair[pairs]
     names = [timeline.names[pair // look_count] for pair in distinct.tolist()]
     stacks, number_of_node = _used_stacks(timeline)
     return {
@@ -113,5 +114,6 @@ def compact_json(value: object) -> str:
 
 
 def _squeeze(data: bytes) -> str:
-    """The bytes compressed by zlib, as base64 text."""
-    return base64.b64encode(zlib.compress(data, 9)).decode()
+    """The bytes compressed by zlib, as base64 text. Higher levels take up to three times as long for 1 to 4 % fewer
+    bytes."""
+    return base64.b64encode(zlib.compress(data, 5)).decode()

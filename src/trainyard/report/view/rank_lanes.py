@@ -52,11 +52,11 @@ class LaneRows(NamedTuple):
             label=self.label,
             kind=self.kind,
             depth=self.depth,
-            starts=self.begin[first].tolist(),
-            lengths=(self.end[last] - self.begin[first]).tolist(),
-            name=self.name[longest].tolist(),
-            look=self.look[longest].tolist(),
-            details={name: (column[longest] + 1).tolist() for name, column in self.details.items()},
+            starts=self.begin[first],
+            lengths=self.end[last] - self.begin[first],
+            name=self.name[longest],
+            look=self.look[longest],
+            details={name: column[longest] + 1 for name, column in self.details.items()},
         )
 
 
@@ -246,6 +246,9 @@ def shown_name(rank: RankTrace, texts: Sequence[str], name: int, key: int) -> st
 def _longest(length_ns: I64, group_starts: I64) -> I64:
     """The index of the longest slice of each group, which gives the group its name and colour. `length_ns`: of each
     slice; `group_starts`: index of the first slice of each group."""
+    if len(group_starts) == len(length_ns):
+        return group_starts
+    most_ns = np.maximum.reduceat(length_ns, group_starts)
     group = np.repeat(np.arange(len(group_starts)), np.diff(np.append(group_starts, len(length_ns))))
-    order = np.lexsort((-length_ns, group))
-    return order[group_starts]
+    longest = np.flatnonzero(length_ns == most_ns[group])
+    return longest[np.unique(group[longest], return_index=True)[1]]

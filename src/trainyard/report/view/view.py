@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.finding import Finding
 from trainyard.report.view.charts import Charts
@@ -87,6 +89,10 @@ class Legend(msgspec.Struct, frozen=True, kw_only=True):
     means: str = ""
 
 
+SliceColumn = list[int] | NDArray[np.int64]
+"""A value of each slice of a lane."""
+
+
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the timeline. Slice i starts at `starts[i]` ns after the timeline's origin, lasts `lengths[i]`, is
     named `names[name[i]]` and drawn as `legend[look[i]]`.
@@ -98,13 +104,13 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     label: str
-    starts: list[int]
-    lengths: list[int]
-    name: list[int]
-    look: list[int]
+    starts: SliceColumn
+    lengths: SliceColumn
+    name: SliceColumn
+    look: SliceColumn
     kind: Literal["ledger", "device", "host"] = "device"
     depth: int = 0
-    details: dict[str, list[int]] = {}
+    details: dict[str, SliceColumn] = {}
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
