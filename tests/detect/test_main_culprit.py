@@ -54,7 +54,7 @@ def test_the_name_covers_the_largest_part(spans, begin, length):
     names = set()
     for path in acceptable_paths(spans, begin, begin + length):
         rows = [-1] if not path else [row for row in range(len(spans)) if path_of(spans, row) == path][:1]
-        names |= set(time_by_culprit(rank, np.array(rows), np.ones(1)))
+        names |= set(time_by_culprit(rank, np.array(rows), np.ones(1, np.int64)))
     assert main_culprit(rank, rank.idle.host, rank.idle.ns) in names
 
 
