@@ -109,6 +109,28 @@ test("idle time shows what the host did", async () => {
   await page.close();
 });
 
+test("the step keys use the steps of the selected rank", async () => {
+  const { page, problems } = await open(browser, "apart.html", "#rank=1");
+  await showTimeline(page);
+  for (const [rank, ns] of [["1", 150_000], ["0", 100_000]]) {
+    await page.focus("#timeline canvas");
+    if (rank === "0") {
+      await page.keyboard.press("Escape");
+      await page.evaluate(() => (location.hash = "rank=0"));
+      await becomes(page, "rank", "0");
+    }
+    await press(page, "]");
+    await press(page, "]");
+    await page.waitForFunction(() => location.hash.includes("range"));
+    const [left, right] = (await parameter(page, "range")).split("-").map(Number);
+    assert.equal(right - left, ns);
+    assert.equal(await bookedNs(page), ns);
+    await press(page, "Escape");
+  }
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
 test("a link reopens the view", async () => {
   const { page } = await open(browser, "ranks.html", "#rank=1&t=10000-60000&range=20000-50000&theme=dark");
   assert.equal(await bookedNs(page), 30000);

@@ -62,6 +62,7 @@ test("lanes and their details are unpacked exactly", async () => {
     names: json(["a", "b", "c", "d"]),
     stacks: json([["step", "mm"], [-1, 0], [0, 1]]),
     shapes: json(["[2, 3]"]),
+    steps_of_ranks: json([[["step 1", 0, 5], ["step 2", 5, 9]], { 1: [0], 12: [0, 1] }]),
   });
   assert.deepEqual(unpacked.names, ["a", "b", "c", "d"]);
   unpacked.lanes.forEach((lane, at) => {
@@ -71,6 +72,7 @@ test("lanes and their details are unpacked exactly", async () => {
   });
   assert.deepEqual([...unpacked.lanes[0].details.phase], phases);
   assert.deepEqual(unpacked.lanes[1].details, {});
+  assert.deepEqual([...unpacked.stepsOfRanks], [[1, [["step 1", 0, 5]]], [12, [["step 1", 0, 5], ["step 2", 5, 9]]]]);
   assert.deepEqual(stackOf(unpacked.stacks, 1), ["mm", "step"]);
   assert.deepEqual(stackOf(unpacked.stacks, -1), []);
 });

@@ -83,7 +83,7 @@ class Track {
 
   /** The steps of a rank: [label, start, stop] in ns; other parts of the window only if there are no steps. */
   steps(rank) {
-    const all = this.packed.steps_of_ranks[rank] ?? this.packed.steps;
+    const all = this.unpacked.stepsOfRanks.get(rank) ?? this.packed.steps;
     const steps = all.filter(([label]) => !NOT_STEPS.includes(label));
     return steps.length ? steps : all;
   }
@@ -147,7 +147,7 @@ function alignTracks(tracks) {
   const length = Math.max(...tracks.map((track) => track.show(rank)));
   for (const track of tracks) {
     choose(track.line, null);
-    track.line.fill({ ...track.unpacked, lanes: track.lanes });
+    track.line.fill({ ...track.unpacked, lanes: track.lanes, stepsOfRanks: new Map() });
     track.line.length = Math.max(1, length);
     track.line.others = tracks.filter((other) => other !== track).map((other) => other.line);
     if (!track.attached) attachPointer(track.line);

@@ -291,9 +291,9 @@ function rangeOf(line) {
   return lane ? [lane.starts[index], lane.ends[index]] : [line.from, line.to];
 }
 
-/** Shows the step after (`way` 1) or before (-1) the middle of the view, and selects it as the range. */
+/** Shows the step of the selected rank after (`way` 1) or before (-1) the middle of the view, and selects it as the range. */
 function stepAway(line, way) {
-  const { steps } = line.packed;
+  const { steps } = line;
   const isShown = ([, start, stop]) => state.left === Math.max(0, start) && state.right === stop;
   const middle = (line.from + line.to) / 2;
   const now = steps.findIndex(isShown) >= 0 ? steps.findIndex(isShown) + way : Math.max(0, steps.findIndex(([, start, stop]) => start <= middle && middle < stop));

@@ -30,12 +30,13 @@ export function readVarints(bytes, from, count) {
 const inflateJson = async (text) => JSON.parse(new TextDecoder().decode(await inflate(text)));
 
 /**
- * The packed timeline -> {names, lanes, stacks, shapes}. A lane: {rank, label, kind, depth, starts, ends, kinds, details}, times in ns from the
+ * The packed timeline -> {names, lanes, stacks, shapes, stepsOfRanks}. A lane: {rank, label, kind, depth, starts, ends, kinds, details}, times in ns from the
  * origin; `details[column]`: a value for each slice, 0 for unknown, else one more than the quantity. `stacks`: {names, parents, spans}, see `stackOf`.
+ * `stepsOfRanks`: rank -> [label, start, stop] of each step, for ranks whose steps differ from `packed.steps`.
  */
 export async function unpack(packed) {
-  const [bytes, extra, names, [spanNames, parents, spans], shapes] = await Promise.all([
-    inflate(packed.slices), inflate(packed.details), inflateJson(packed.names), inflateJson(packed.stacks), inflateJson(packed.shapes),
+  const [bytes, extra, names, [spanNames, parents, spans], shapes, [steps, numbers]] = await Promise.all([
+    inflate(packed.slices), inflate(packed.details), inflateJson(packed.names), inflateJson(packed.stacks), inflateJson(packed.shapes), inflateJson(packed.steps_of_ranks),
   ]);
   const total = packed.lanes.reduce((sum, [, , count]) => sum + count, 0);
   const from = { at: 0 };
@@ -57,7 +58,8 @@ export async function unpack(packed) {
       if (packed.lanes[at][5].includes(number)) lane.details[column] = readVarints(extra, position, lane.starts.length);
     });
   });
-  return { names, lanes, stacks: { names: spanNames, parents, spans }, shapes };
+  const stepsOfRanks = new Map(Object.entries(numbers).map(([rank, own]) => [Number(rank), own.map((number) => steps[number])]));
+  return { names, lanes, stacks: { names: spanNames, parents, spans }, shapes, stepsOfRanks };
 }
 
 /** The names of the spans around a slice, innermost first. `node`: the number of the innermost span, -1 for none. */

@@ -52,7 +52,7 @@ function describe(line, slice) {
   const rows = [[lane.kind === "host" ? "Kind" : "Account", label], ["Time", `${time(ns, 5)} (${whole(ns)} ns)`], ["Start", `${fixed(start / 1e6, 6)} ms`], ["Lane", line.laneName(lane)]];
   const { means } = line.packed.legend[line.packed.looks[lane.kinds[index]]];
   if (means) rows.splice(1, 0, ["Meaning", means]);
-  const step = line.packed.steps.find(([, from, to]) => from <= start && start < to);
+  const step = line.stepsOf(lane.rank).find(([, from, to]) => from <= start && start < to);
   if (step) rows.push(["Step", step[0]]);
   rows.push(...booking(slice, ns), ...arithmetic(slice, ns));
   const phase = detail(slice, "phase");

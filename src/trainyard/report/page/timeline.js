@@ -93,11 +93,12 @@ export class Line {
   }
 
   /** Takes the unpacked slices, see `unpack`. */
-  fill({ names, lanes, stacks, shapes }) {
+  fill({ names, lanes, stacks, shapes, stepsOfRanks }) {
     this.names = names;
     this.lanes = lanes;
     this.stacks = stacks;
     this.shapes = shapes;
+    this.stepsOfRanks = stepsOfRanks;
     this.hostRanks = new Set(lanes.filter(({ kind }) => kind === "host").map(({ rank }) => rank));
     this.length = Math.max(1, this.packed.length, ...lanes.map((lane) => lane.ends.at(-1) ?? 0));
     this.lower = names.map((name) => name.toLowerCase());
@@ -111,6 +112,12 @@ export class Line {
     if (!state.host) return null;
     return this.hostRanks.has(state.rank) ? state.rank : state.rank === null ? [...this.hostRanks][0] ?? null : null;
   }
+
+  /** [label, start, stop] in ns of each step of a rank. */
+  stepsOf(rank) { return this.stepsOfRanks.get(rank) ?? this.packed.steps; }
+
+  /** The steps of the selected rank, else of the first. */
+  get steps() { return this.stepsOf(rankOfRange(this)); }
 
   /** The label of a kind in the legend. */
   labelOf(kind) { return this.packed.legend[this.packed.looks[kind]].label; }
@@ -289,19 +296,18 @@ export class Line {
 
   /** The longest slice of a ledger lane with this label, of those that begin in a step if there are any; null if there is none. */
   longest(label) {
-    const steps = this.packed.steps.filter(([name]) => name.startsWith("step "));
-    const isInStep = (ns) => steps.some(([, start, stop]) => start <= ns && ns < stop);
+    const isInStep = (ns, rank) => this.stepsOf(rank).some(([name, start, stop]) => name.startsWith("step ") && start <= ns && ns < stop);
     return this.longestOf(label, isInStep) ?? this.longestOf(label, () => true);
   }
 
-  /** The longest slice of a ledger lane with this label whose start in ns satisfies `accepts`. */
+  /** The longest slice of a ledger lane with this label that satisfies `accepts(its start in ns, its rank)`. */
   longestOf(label, accepts) {
     let best = null;
     for (const lane of this.lanes) {
       if (lane.kind !== "ledger") continue;
       for (let index = 0; index < lane.starts.length; index += 1) {
         const ns = lane.ends[index] - lane.starts[index];
-        if ((!best || ns > best.ns) && accepts(lane.starts[index]) && this.labelOf(lane.kinds[index]) === label) best = { lane, index, ns };
+        if ((!best || ns > best.ns) && accepts(lane.starts[index], lane.rank) && this.labelOf(lane.kinds[index]) === label) best = { lane, index, ns };
       }
     }
     return best;

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from trainyard.events import I64
-from trainyard.ledger import AFTER, BEFORE, WINDOW, Account
+from trainyard.ledger import Account
 from trainyard.report.view.host_lanes import HOST_LOOKS, depths, host_lanes
 from trainyard.report.view.rank_summary import LEDGER_LABEL
 from trainyard.report.view.slice_details import ShapeTable, StackTable, interval_details
@@ -229,11 +229,6 @@ def _collective_rows(rank: RankTrace) -> I64:
     order = np.argsort(starts, kind="stable")
     following = np.searchsorted(starts[order], rank.waits.stop, "left")
     return rows[order][np.minimum(following, len(rows) - 1)]
-
-
-def step_label(label: str) -> str:
-    """The label of a part of the window as shown: `step 7`, or the name of a part that is not a step."""
-    return label if label in (BEFORE, WINDOW, AFTER) else f"step {label}"
 
 
 def shown_name(rank: RankTrace, texts: Sequence[str], name: int, key: int) -> str:

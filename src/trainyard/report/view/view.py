@@ -108,7 +108,8 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """`steps`: (label, start, stop) of each step on the first rank. `events`: number of intervals; `merged`: number of
+    """`steps`: (label, start, stop) of each step on the first rank that has all lanes; `steps_of_ranks`: the same of
+    each rank whose steps differ from those, by rank. `events`: number of intervals; `merged`: number of
     those merged into neighbours too close to distinguish. `groups`: if there are many ranks, whose first lane shows
     which account owns their time; only a few ranks have further lanes. None for few ranks, which have all lanes.
     `stacks`: a tree of host spans: (the enclosing node, -1 for none; index into `span_names`) of each node. `shapes`,
@@ -119,6 +120,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     legend: tuple[Legend, ...]
     lanes: tuple[Lane, ...]
     steps: tuple[tuple[str, int, int], ...]
+    steps_of_ranks: dict[int, tuple[tuple[str, int, int], ...]] = {}
     events: int
     merged: int = 0
     aligned: str = "no"
