@@ -109,6 +109,27 @@ test("idle time shows what the host did", async () => {
   await page.close();
 });
 
+test("keyboard: the idle time of a step by function can be sorted", async () => {
+  const { page, problems } = await open(browser, "ranks.html", "#rank=1&range=57000-157000");
+  await showTimeline(page);
+  const rows = () => page.$$eval(".idle tbody tr", (lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
+  const units = { ns: 1, "µs": 1000, ms: 1e6 };
+  const ns = (cell) => Number(cell.split(/\s/)[0]) * units[cell.split(/\s/)[1]];
+  const accounts = await page.$$eval(".range .columns > div:first-child tbody tr", (lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
+  const idle = accounts.filter(([name]) => name.includes("Idle")).reduce((sum, [, cell]) => sum + ns(cell), 0);
+  const before = await rows();
+  assert.ok(idle > 0);
+  assert.ok(before.some(([name]) => name === "train.py(7): step"));
+  assert.ok(Math.abs(before.reduce((sum, [, cell]) => sum + ns(cell), 0) - idle) <= 50 * before.length, `the rows add up to the idle accounts: ${JSON.stringify(before)}, ${idle}`);
+  await page.focus(".idle thead th:first-child button");
+  await press(page, "Enter");
+  assert.deepEqual((await rows()).map(([name]) => name), before.map(([name]) => name).sort((a, b) => a.localeCompare(b)));
+  await page.$$eval("#timeline details > summary", (summaries) => summaries.at(-1).click());
+  await page.waitForFunction(() => [...document.querySelectorAll("#timeline details")].at(-1).querySelectorAll("tbody tr").length > 1);
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
 test("the step keys use the steps of the selected rank", async () => {
   const { page, problems } = await open(browser, "apart.html", "#rank=1");
   await showTimeline(page);

@@ -5,15 +5,7 @@ import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
 import { firstAfter, paintRow, readVarints, stackOf, totals, unpack } from "../../../src/trainyard/report/page/lanes.js";
-
-/** A generator of reproducible random integers below `limit` (Park and Miller). */
-function randomIntegers(seed) {
-  let state = seed;
-  return (limit) => {
-    state = (state * 48271) % 2147483647;
-    return state % limit;
-  };
-}
+import { randomIntegers } from "./random_integers.js";
 
 /** A lane of `count` slices of random lengths and gaps, some of them zero. */
 function randomLane(count, kinds, seed) {

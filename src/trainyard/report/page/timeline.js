@@ -10,7 +10,7 @@ import { details } from "./frame.js";
 import { firstAfter, paintRow, totals, unpack } from "./lanes.js";
 import { drawMarks, drawNames, drawOverview, drawRange, drawRuler } from "./marks.js";
 import { fixed, plural, time, whole } from "./numbers.js";
-import { ledgerOf, rankOfRange, showRange } from "./range.js";
+import { idleRowsOfSteps, ledgerOf, rankOfRange, showRange } from "./range.js";
 import { detailNote, hasGroups, layoutGroups, orderControl, regroups } from "./rank_groups.js";
 import { setState, state, watch } from "./state.js";
 import { SMALL, textWidth } from "./text.js";
@@ -52,6 +52,7 @@ export async function timeline() {
   redrawn(stage, () => line.resize());
   line.showRange();
   card.append(details("Ledger of the view", () => line.ledgerRows()), details("Slices in view, by name", () => line.summary()));
+  if (line.hostRanks.size) card.append(details("Idle time of the steps, by function", () => idleRowsOfSteps(line)));
   watch((changed) => changed.some((name) => name !== "theme") && line.changed(changed));
   drawn = line;
 }

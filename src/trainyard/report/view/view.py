@@ -80,11 +80,13 @@ class RankGroups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Legend(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a legend. `means`: what its colour stands for, if the label alone does not say it."""
+    """An entry of a legend. `means`: what its colour stands for, if the label alone does not say it. `idle`: the device
+    is idle then: while the `host` has not launched the next work, or after the work was `launched`."""
 
     label: str
     colour: str
     means: str = ""
+    idle: Literal["", "host", "launched"] = ""
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
