@@ -20,6 +20,7 @@ from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_analysis import analyse_measured, analyse_run
 from trainyard.report.view.build_view import view_of
 from trainyard.report.view.build_what_if import what_if_section
+from trainyard.report.view.path_overlay import add_path
 from trainyard.report.view.timeline import timeline
 from trainyard.store.run_damage import RESTORE
 from trainyard.store.store import Store
@@ -100,7 +101,9 @@ class Named(NamedTuple):
         drawn = self.measured if draw else None
         source = self.run.id if self.run else "PATH"
         view = view_of(
-            analysis, timeline(drawn) if drawn else None, what_if_section(drawn, source=source) if drawn else None
+            analysis,
+            add_path(timeline(drawn), drawn) if drawn else None,
+            what_if_section(drawn, source=source) if drawn else None,
         )
         return Reported(view, ledgers=analysis.ledgers, measured=self.measured, run=self.run)
 

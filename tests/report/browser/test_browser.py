@@ -15,6 +15,7 @@ from trainyard.report.comparison import comparison_page
 from trainyard.report.render import html
 from trainyard.report.view.build_analysis import analyse_measured
 from trainyard.report.view.build_view import view_of
+from trainyard.report.view.path_overlay import add_path
 from trainyard.report.view.timeline import timeline
 from trainyard.trace.measure import measure, read
 
@@ -76,7 +77,7 @@ def ranks_without_one_clock(folder: Path) -> list[Path]:
 @pytest.mark.skipif(not PACKAGES.is_dir(), reason="the browser's driver is not installed: npm ci")
 def test_pages_by_mouse_and_keyboard(tmp_path):
     measured = measure(read(two_ranks(tmp_path)))
-    html.write(view_of(analyse_measured(measured), timeline(measured)), tmp_path / "ranks.html")
+    html.write(view_of(analyse_measured(measured), add_path(timeline(measured), measured)), tmp_path / "ranks.html")
     apart = measure(read(ranks_without_one_clock(tmp_path)))
     html.write(view_of(analyse_measured(apart), timeline(apart)), tmp_path / "apart.html")
     for name in ("hostile", "many", "bare"):

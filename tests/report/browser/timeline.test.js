@@ -130,6 +130,32 @@ test("keyboard: the idle time of a step by function can be sorted", async () => 
   await page.close();
 });
 
+test("keyboard and mouse: the critical path with its accounts", async () => {
+  const { page, problems } = await open(browser, "ranks.html", "#theme=dark");
+  await showTimeline(page);
+  const pixels = () => page.$eval("#timeline canvas", (canvas) => canvas.toDataURL());
+  const before = await pixels();
+  await page.focus("#timeline canvas");
+  await press(page, "c");
+  await becomes(page, "path", "1");
+  assert.notEqual(await pixels(), before);
+  const panel = '#timeline [aria-label="Critical path"]';
+  assert.equal(await isHidden(page, panel), false);
+  const cells = (column) => page.$$eval(`${panel} tbody tr`, (lines, at) => lines.map((line) => line.cells[at].textContent), column);
+  assert.match(await text(page, `${panel} .note`), /It runs on rank 1 \(\d/);
+  assert.equal((await cells(3)).reduce((sum, cell) => sum + parseFloat(cell), 0).toFixed(0), "100");
+  await press(page, "]");
+  await page.waitForFunction((selector) => document.querySelector(`${selector} thead`).textContent.includes("range"), {}, panel);
+  await press(page, "?");
+  assert.match(await text(page, "dialog"), /critical path/);
+  await press(page, "Escape");
+  await page.$eval("#timeline .controls .more", (button) => button.click());
+  await becomes(page, "path", null);
+  assert.equal(await isHidden(page, panel), true);
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
 test("the step keys use the steps of the selected rank", async () => {
   const { page, problems } = await open(browser, "apart.html", "#rank=1");
   await showTimeline(page);
@@ -163,7 +189,7 @@ test("a link reopens the view", async () => {
 for (const name of ["ranks.html", "hostile.html", "many.html", "bare.html"]) {
   for (const theme of ["light", "dark"]) {
     test(`axe-core finds nothing in ${name}, ${theme}`, async () => {
-      const { page, problems } = await open(browser, name, `#theme=${theme}`);
+      const { page, problems } = await open(browser, name, `#theme=${theme}&path=1&range=0-150000`);
       assert.deepEqual(await axeViolations(page), []);
       assert.equal(await page.evaluate(() => globalThis.hacked), undefined);
       assert.deepEqual(problems, []);

@@ -107,8 +107,10 @@ def write_page(measured: MeasuredTrace, analysis: Analysis, page: str, extent: E
     from trainyard.report.render import html
     from trainyard.report.view.build_view import view_of
     from trainyard.report.view.build_what_if import what_if_section
+    from trainyard.report.view.path_overlay import add_path
     from trainyard.report.view.timeline import timeline
 
     what_if = what_if_section(measured, extent) if extent else None
-    html.write(view_of(analysis, timeline(measured), what_if), Path(page))
+    drawn = add_path(timeline(measured), measured, extent or "short")
+    html.write(view_of(analysis, drawn, what_if), Path(page))
     say(f"wrote {page}")

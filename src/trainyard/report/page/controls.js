@@ -5,6 +5,7 @@ import { css } from "./contrast.js";
 import { el } from "./dom.js";
 import { firstAfter, totals } from "./lanes.js";
 import { plural, time } from "./numbers.js";
+import { pathButton } from "./path_marks.js";
 import { toggleAt, toggleSelected } from "./rank_groups.js";
 import { launcher, showSelection } from "./selection.js";
 import { setState, state, watch } from "./state.js";
@@ -14,7 +15,7 @@ const KEYS = [
   ["W  S", "zoom in, out"], ["A  D", "pan left, right"], ["F", "fit the whole timeline"],
   ["←  →", "select the slice before, after (timeline focused)"], ["↑  ↓", "select in the lane above, below; with Shift, select the rank"], ["Enter", "zoom to the selected slice; without one, open or close the group of the selected rank"],
   ["L", "select the host call that launched the selected slice"], ["R", "select the time of the selected slice, or all of the view, as a range"], ["[  ]", "show the step before, after, as a range"],
-  ["H", "show or hide the host lanes"],
+  ["H", "show or hide the host lanes"], ["C", "show or hide the critical path"],
   ["/", "search by name; Enter for the next match, Shift+Enter for the one before"], ["Esc", "close: search, selection, range, this help"], ["?", "this help"],
   ["wheel", "zoom at the pointer; with Shift, scroll the lanes"], ["drag", "select a range; with Shift, pan"], ["click", "select a slice and its rank; double-click to zoom to it"],
 ];
@@ -22,9 +23,10 @@ const KEYS = [
 /** Adds the legend and the search box to `bar`, and connects pointer and keys to the timeline `line` (a `Line`). */
 export function attachControls(line, bar) {
   const search = searchBox(line);
-  bar.append(legendKeys(line), search);
+  const toggle = pathButton(line);
+  bar.append(legendKeys(line), ...(toggle ? [toggle] : []), search);
   attachPointer(line);
-  attachKeys([line], search.querySelector("input"), helpDialog());
+  attachKeys([line], search.querySelector("input"), helpDialog(toggle !== null));
 }
 
 /** The legend as buttons: selecting a label dims the slices of the others. */
@@ -201,7 +203,7 @@ export function attachKeys(lines, input, help) {
     enter: () => (current().chosen ? zoomTo(current(), current().chosen) : toggleSelected()),
   };
   const actions = {
-    h: () => setState({ host: !state.host }), l: () => selectLauncher(current()), r: () => selectRange(current(), ...rangeOf(current())),
+    h: () => setState({ host: !state.host }), c: () => current().path && setState({ path: !state.path }), l: () => selectLauncher(current()), r: () => selectRange(current(), ...rangeOf(current())),
     "[": () => stepAway(current(), -1), "]": () => stepAway(current(), 1),
   };
   let last = 0;
@@ -313,9 +315,9 @@ function stepRank(line, way) {
   say(`rank ${next}`);
 }
 
-/** The dialog that lists the keys. */
-export function helpDialog() {
-  const keys = KEYS.map(([key, does]) => el("tr", {}, el("th", { scope: "row" }, ...key.split("  ").flatMap((one) => [el("kbd", {}, one), " "])), el("td", {}, does)));
+/** The dialog that lists the keys. `hasPath`: the page has a critical path. */
+export function helpDialog(hasPath = false) {
+  const keys = KEYS.filter(([key]) => hasPath || key !== "C").map(([key, does]) => el("tr", {}, el("th", { scope: "row" }, ...key.split("  ").flatMap((one) => [el("kbd", {}, one), " "])), el("td", {}, does)));
   const help = el("dialog", { "aria-labelledby": "help-title" }, el("h2", { id: "help-title" }, "Timeline keys"), el("table", {}, el("tbody", {}, ...keys)),
     el("form", { method: "dialog" }, el("button", {}, "Close")));
   document.body.append(help);

@@ -89,7 +89,7 @@ export function idleRowsOfSteps(line) {
 }
 
 /** A dot in the account's colour, and its label. */
-function accountName(line, look) {
+export function accountName(line, look) {
   const { label, colour } = line.packed.legend[look];
   const dot = el("i", { class: "dot", "aria-hidden": "true" });
   dot.style.background = css(tuned(colour, 1.9));

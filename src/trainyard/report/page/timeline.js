@@ -10,6 +10,8 @@ import { details } from "./frame.js";
 import { firstAfter, paintRow, totals, unpack } from "./lanes.js";
 import { drawMarks, drawNames, drawOverview, drawRange, drawRuler } from "./marks.js";
 import { fixed, plural, time, whole } from "./numbers.js";
+import { drawPath } from "./path_marks.js";
+import { showPath } from "./path_panel.js";
 import { idleRowsOfSteps, ledgerOf, rankOfRange, showRange } from "./range.js";
 import { detailNote, hasGroups, layoutGroups, orderControl, regroups } from "./rank_groups.js";
 import { setState, state, watch } from "./state.js";
@@ -51,6 +53,11 @@ export async function timeline() {
   attachControls(line, controls);
   redrawn(stage, () => line.resize());
   line.showRange();
+  const path = el("div", { class: "range", role: "group", "aria-label": "Critical path", hidden: true });
+  card.append(path);
+  const tellPath = (changed = ["path"]) => ["path", "left", "right"].some((name) => changed.includes(name)) && showPath(line, path);
+  watch(tellPath);
+  tellPath();
   card.append(details("Ledger of the view", () => line.ledgerRows()), details("Slices in view, by name", () => line.summary()));
   if (line.hostRanks.size) card.append(details("Idle time of the steps, by function", () => idleRowsOfSteps(line)));
   watch((changed) => changed.some((name) => name !== "theme") && line.changed(changed));
@@ -94,12 +101,13 @@ export class Line {
   }
 
   /** Takes the unpacked slices, see `unpack`. */
-  fill({ names, lanes, stacks, shapes, stepsOfRanks }) {
+  fill({ names, lanes, stacks, shapes, stepsOfRanks, path }) {
     this.names = names;
     this.lanes = lanes;
     this.stacks = stacks;
     this.shapes = shapes;
     this.stepsOfRanks = stepsOfRanks;
+    this.path = path;
     this.hostRanks = new Set(lanes.filter(({ kind }) => kind === "host").map(({ rank }) => rank));
     this.length = Math.max(1, this.packed.length, ...lanes.map((lane) => lane.ends.at(-1) ?? 0));
     this.lower = names.map((name) => name.toLowerCase());
@@ -216,6 +224,7 @@ export class Line {
     pen.rect(0, RULER, this.width, this.height);
     pen.clip();
     const seen = this.drawLanes(pen);
+    drawPath(this, pen);
     drawRange(this, pen);
     drawMarks(this, pen);
     drawArrows(this, pen);

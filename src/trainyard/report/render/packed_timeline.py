@@ -17,7 +17,7 @@ from trainyard.formats.protobuf import packed_varints
 from trainyard.printable import printable_tree
 from trainyard.report.view.slice_details import DETAILS
 from trainyard.report.view.step_bounds import StepBounds
-from trainyard.report.view.view import Lane, Timeline
+from trainyard.report.view.view import Lane, PathOverlay, Timeline
 
 
 def pack_timeline(timeline: Timeline) -> dict[str, Any]:
@@ -57,6 +57,7 @@ def pack_timeline(timeline: Timeline) -> dict[str, Any]:
         "stacks": _squeeze(compact_json(stacks).encode()),
         "shapes": _squeeze(compact_json(printable_tree(timeline.shapes)).encode()),
         "phases": timeline.phases,
+        "path": _pack_path(timeline.path) if timeline.path else None,
         "steps": timeline.steps,
         "steps_of_ranks": _squeeze(compact_json(_number_steps(timeline.steps_of_ranks)).encode()),
         "events": timeline.events,
@@ -73,6 +74,25 @@ def _number_steps(steps_of_ranks: Mapping[int, Sequence[StepBounds]]) -> list[An
         rank: [numbers.setdefault(step, len(numbers)) for step in steps] for rank, steps in steps_of_ranks.items()
     }
     return [list(numbers), by_rank]
+
+
+def _pack_path(path: PathOverlay) -> dict[str, Any]:
+    """The critical path, its segments packed as four columns of varints: gap to the segment before in ns, length in ns,
+    number of the lane plus one, number of the share."""
+    starts, lengths = np.asarray(path.starts, np.int64), np.asarray(path.lengths, np.int64)
+    gaps = np.diff(starts, prepend=0)
+    gaps[1:] -= lengths[:-1]
+    columns = (gaps, lengths, np.asarray(path.lane, np.int64) + 1, np.asarray(path.share, np.int64))
+    return {
+        "steps": path.steps,
+        "total_ns": path.total_ns,
+        "shares": path.shares,
+        "ranks": path.ranks,
+        "one_clock": path.one_clock,
+        "merged": path.merged,
+        "count": len(starts),
+        "segments": _pack_columns(columns),
+    }
 
 
 def _detail(lanes: Sequence[Lane], name: str, number_of_node: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -46,7 +46,7 @@ class LaneRows(NamedTuple):
         """The lane, in which slices and gaps shorter than `shortest_ns` are merged into slices with the name, look and
         details of the longest slice in them."""
         first = group_short(self.begin, self.end, shortest_ns)
-        last = np.append(first[1:], len(self.begin)) - 1
+        last = np.append(first[1:], len(self.begin))[: len(first)] - 1
         longest = _longest(self.end - self.begin, first)
         return Lane(
             rank=self.rank,

@@ -102,8 +102,7 @@ def replay_grid(measured: MeasuredTrace, extent: Extent) -> Grid:
     Unless `extent` is `full`, nothing is replayed of traces with more events than the last of `_LIMITS`: a replay has
     all events in memory.
     """
-    events = measured.ranks[0].events
-    rows = (len(events.work) + len(events.host)) * len(measured.ranks)  # estimated from the first rank
+    rows = _count_rows(measured)
     limit = next((limit for limit in _LIMITS if rows <= limit.rows), _Limit(rows, points=0, ledgers=0))
     if extent == "short" and not limit.points:
         return Grid(LEVERS, (), 0, f"The trace has about {rows:,} events; up to {_LIMITS[-1].rows:,} are replayed.")
@@ -123,6 +122,17 @@ def replay_grid(measured: MeasuredTrace, extent: Extent) -> Grid:
         most = sorted(range(len(shown)), key=lambda index: -shown[index][0].recovery.ns)[: limit.ledgers]
         points = [_with_ledger(replay, *step) if index in most else step[0] for index, step in enumerate(shown)]
     return Grid(levers, tuple(points), len(combinations))
+
+
+def is_replayed(measured: MeasuredTrace, extent: Extent) -> bool:
+    """Whether `replay_grid` replays the trace."""
+    return bool(measured.mean.wall_ns) and (extent == "full" or _count_rows(measured) <= _LIMITS[-1].rows)
+
+
+def _count_rows(measured: MeasuredTrace) -> int:
+    """The number of events of all ranks, estimated from the first."""
+    events = measured.ranks[0].events
+    return (len(events.work) + len(events.host)) * len(measured.ranks)
 
 
 def _replay_levers(replay: Replay) -> tuple[tuple[Lever, ...], dict[tuple[int, ...], tuple[GridPoint, Times]]]:
