@@ -1,13 +1,14 @@
 // Memory over time: allocated bytes stacked by category, pending and cached bytes above them, and the peak.
 
-import { darkWanted, ink, tuned } from "./colours.js";
+import { ink, tuned } from "./colours.js";
 import { css, mix, rgb } from "./contrast.js";
 import { view } from "./data.js";
 import { el, svg } from "./dom.js";
 import { redrawn, saveCsv, saveSvg, section } from "./export.js";
 import { details } from "./frame.js";
+import { legendKeys } from "./legend.js";
 import { size, tickStep, time, whole } from "./numbers.js";
-import { setState, state, watch } from "./state.js";
+import { state, watch } from "./state.js";
 import { hideTip, showTip } from "./tooltip.js";
 
 const STAGE = 330;
@@ -23,7 +24,7 @@ export function area() {
     nav: "Over time", csv: () => saveCsv("memory", areaRows()), png: () => saveSvg("memory", host.firstChild),
   });
   const host = el("div", { class: "chart" });
-  card.append(kindKeys(), host, details("The curve as a table", areaRows));
+  card.append(legendKeys(view.kinds, { label: "Categories; select one to dim the others, in every chart", compact: false }), host, details("The curve as a table", areaRows));
   const draw = () => host.replaceChildren(drawArea(host.clientWidth));
   redrawn(host, draw);
   watch((changed) => changed.includes("kind") && draw());
@@ -34,24 +35,6 @@ function areaRows() {
   const { curve } = view;
   const heads = [curve.timed ? "ns" : "events", ...view.kinds.map(({ label }) => label), "allocated", "active", "reserved"];
   return [heads, ...curve.ns.map((ns, at) => [ns, ...curve.kinds.map((column) => column[at]), allocatedAt(at), curve.active[at], curve.reserved[at]])];
-}
-
-/** The categories as keys: choosing one dims the others, in every chart. */
-function kindKeys() {
-  const list = el("div", { class: "legend keys", role: "group", "aria-label": "Categories; select one to dim the others" });
-  for (const { label, means, colour } of view.kinds) {
-    const dot = el("i", { "aria-hidden": "true" });
-    const key = el("button", { type: "button", title: means, onclick: () => setState({ kind: state.kind === label ? "" : label }) }, dot, label);
-    const show = () => {
-      dot.style.background = css(tuned(colour));
-      key.setAttribute("aria-pressed", String(state.kind === label));
-    };
-    watch(show);
-    darkWanted.addEventListener("change", show);
-    show();
-    list.append(key);
-  }
-  return list;
 }
 
 /** The colour of a category, dimmed if another one is selected. */

@@ -1,6 +1,6 @@
 // A range of the timeline: its ledger, its longest names, and the functions that left the device idle.
 
-import { tuned } from "./colours.js";
+import { SLICE_CONTRAST, tuned } from "./colours.js";
 import { css } from "./contrast.js";
 import { el } from "./dom.js";
 import { saveCsv } from "./export.js";
@@ -71,7 +71,7 @@ function idleTable(rows, ns) {
     { head: "With callees", of: ({ all }) => all, number: true, show: ({ all }) => time(all) },
   ];
   const total = rows.reduce((sum, { own }) => sum + own, 0);
-  return el("div", { class: "idle" }, el("h3", {}, `Idle time of the device by function: ${time(total)}`), sortable("Idle time by function", columns, rows, { limit: MOST_FUNCTIONS }));
+  return el("div", { class: "idle" }, el("h3", {}, `Idle time by function of the host: ${time(total)}`), sortable("Idle time by function", columns, rows, { limit: MOST_FUNCTIONS }));
 }
 
 /** The idle time in the steps of the selected rank by function, as rows of a table: a row of headings, then one row each. */
@@ -92,7 +92,7 @@ export function idleRowsOfSteps(line) {
 export function accountName(line, look) {
   const { label, colour } = line.packed.legend[look];
   const dot = el("i", { class: "dot", "aria-hidden": "true" });
-  dot.style.background = css(tuned(colour, 1.9));
+  dot.style.background = css(tuned(colour, SLICE_CONTRAST));
   return el("span", {}, dot, " ", label);
 }
 

@@ -1,7 +1,7 @@
 // The timeline by rank: lanes on a canvas, zoomed and panned.
 
 import { drawArrows } from "./arrows.js";
-import { ink, tuned } from "./colours.js";
+import { ink, SLICE_CONTRAST, tuned } from "./colours.js";
 import { attachControls, choose } from "./controls.js";
 import { view } from "./data.js";
 import { el } from "./dom.js";
@@ -111,6 +111,7 @@ export class Line {
     this.hostRanks = new Set(lanes.filter(({ kind }) => kind === "host").map(({ rank }) => rank));
     this.length = Math.max(1, this.packed.length, ...lanes.map((lane) => lane.ends.at(-1) ?? 0));
     this.lower = names.map((name) => name.toLowerCase());
+    this.asked = null;
   }
 
   get from() { return state.from ?? -this.length * 0.004; }
@@ -196,17 +197,23 @@ export class Line {
     } else this.ask();
   }
 
-  /** Whether the slices of a kind match the search text and the selected label. */
-  matches(kind) {
-    const label = this.labelOf(kind);
-    return (!state.q || this.lower[kind].includes(state.q.toLowerCase())) && (!state.kind || label === state.kind);
+  /** Whether the slices of each kind match the search text and the selected label. */
+  get fits() {
+    const asked = `${state.kind}\n${state.q}`;
+    if (this.asked !== asked) {
+      const text = state.q.toLowerCase();
+      this.matching = this.lower.map((name, kind) => name.includes(text) && (!state.kind || this.labelOf(kind) === state.kind));
+      this.asked = asked;
+    }
+    return this.matching;
   }
 
   /** Colour, weight and emphasis of each kind, as `paintRow` takes them; with a filter, other kinds are pale. */
   paint() {
-    const colours = this.packed.legend.map(({ colour }) => tuned(colour, 1.9));
+    const colours = this.packed.legend.map(({ colour }) => tuned(colour, SLICE_CONTRAST));
     const filtered = Boolean(state.q || state.kind);
-    return this.packed.looks.map((look, kind) => [...colours[look], filtered && !this.matches(kind) ? 0.015 : 1, filtered && this.matches(kind)]);
+    const { fits } = this;
+    return this.packed.looks.map((look, kind) => [...colours[look], filtered && !fits[kind] ? 0.015 : 1, filtered && fits[kind]]);
   }
 
   x(ns) { return this.gutter + ((ns - this.from) / (this.to - this.from)) * this.inner; }

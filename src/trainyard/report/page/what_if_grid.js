@@ -9,7 +9,7 @@
 export const isSwitch = (lever) => lever.speeds[1] === 0;
 
 /** The change of a lever at a speed, as `trainyard trace what-if` takes it; empty for the measured step. */
-export function changeOf(lever, speed) {
+function changeOf(lever, speed) {
   if (speed === 1) return "";
   return isSwitch(lever) ? lever.key : `${lever.key}=${Number(speed.toFixed(2))}x`;
 }
