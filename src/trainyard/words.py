@@ -93,17 +93,17 @@ BUBBLES: Mapping[str, Word] = {
 
 # Distinguishable with any colour vision, and on light and dark backgrounds (tests/report/render/test_idle_colours.py).
 GAPS: Mapping[str, Word] = {
-    "sync": Word("Idle: host sync", "The host waited for the device before launching more.", "#1c5b7d"),
-    "alloc": Word("Idle: allocation", "The host was allocating or freeing memory.", "#784517"),
+    "sync": Word("Idle: host sync", "The host waited for the device before launching more.", "#784517"),
+    "alloc": Word("Idle: allocation", "The host was allocating or freeing memory.", "#917106"),
     "python": Word("Idle: Python", "The host was in Python and had launched nothing.", "#c6ba55"),
     "host": Word("Idle: host code", "The host was outside recorded calls and had launched nothing.", "#8b974c"),
-    "compile": Word("Idle: compilation", "The host was compiling.", "#917106"),
-    "gc": Word("Idle: garbage collection", "The host was collecting garbage.", "#049f86"),
-    "launch": Word("Idle: launch-bound", "The host was inside framework or driver launch code.", "#8cbfc4"),
+    "compile": Word("Idle: compilation", "The host was compiling.", "#049f86"),
+    "gc": Word("Idle: garbage collection", "The host was collecting garbage.", "#5e4b3b"),
+    "launch": Word("Idle: launch-bound", "The host was inside framework or driver launch code.", "#1c5b7d"),
     "queue": Word("Idle: waiting on dependency", "Work was launched but had not started.", "#565c64"),
     "stream_wait": Word("Idle: waiting on another stream", "Work waited for another stream.", "#25c9f0"),
     "init": Word("Idle: initialisation", "A library or the driver was initialised at its first use.", "#e5ae81"),
-    "edge": Word("Idle: edge of the profile", "Work waited for work from before the profile began.", "#5e4b3b"),
+    "edge": Word("Idle: edge of the profile", "Work waited for work from before the profile began.", "#8cbfc4"),
 }
 LAUNCHED_GAPS = ("queue", "stream_wait", "edge")
 """Keys of GAPS for idle time after the launch of the next work, of which the host is not the cause."""
@@ -121,7 +121,7 @@ KINDS: Mapping[str, AccountKind] = {
     "checkpoint": AccountKind("Checkpoint", "The step stalls for state going out or in.", "#b5528c", CHECKPOINTS),
     "data_wait": AccountKind("Data wait", "The host waits for the next batch.", "#5e8c5b", _NONE),
     "bubble": AccountKind("Pipeline bubble", "A pipeline stage has nothing it could run.", "#8e62c9", BUBBLES),
-    "launch_gap": AccountKind("Idle", "The device is idle; the host shows why.", "#8cbfc4", GAPS),
+    "launch_gap": AccountKind("Idle", "The device is idle; the host shows why.", "#1c5b7d", GAPS),
     "unexplained": AccountKind("Unexplained", "No rule claimed it.", "#a9adb5", _NONE),
 }
 
