@@ -51,8 +51,8 @@ def main_culprit(booked: Booked, host_rows: I64 | I32, ns: I64) -> str:
 
     The interval consists of pieces: piece i takes `ns[i]`, and `host_rows[i]` is the innermost host span open during it
     (-1 if none is open). Spans with the same names around them count together. From the outermost span, the search
-    goes on to the callee with the most time, as long as it covers at least half of the interval. Outside spans, and
-    directly in a mark, it goes on to the span with the most time unless the time without one is longer.
+    descends into the callee with the most time, as long as that covers at least half of the interval. Outside spans,
+    and directly in a mark, it descends into the span with the most time unless the time without a span is longer.
     """
     row = _main_row(booked, host_rows, ns)
     return next(iter(time_by_culprit(booked, np.array([row], np.int64), np.ones(1, np.int64))))

@@ -1,4 +1,4 @@
-"""The colours of idle causes can be told apart with any colour vision, in both themes."""
+"""The colours of idle causes are distinguishable with any colour vision, in both themes."""
 
 import re
 from itertools import combinations
@@ -16,9 +16,7 @@ VISIONS = {
     "deuteranope": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.01182, 0.04294, 0.968881)),
     "tritanope": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.3039)),
 }
-XYZ = np.array(
-    ((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.072175), (0.0193339, 0.119192, 0.9503041))
-)
+XYZ = np.array(((0.4124564, 0.3575761, 0.1804375), (0.2126729, 0.7151522, 0.072175), (0.0193339, 0.119192, 0.9503041)))
 WHITE = np.array((0.95047, 1, 1.08883))
 CAUSES = {**{key: word.colour for key, word in words.GAPS.items()}, "data_wait": words.KINDS["data_wait"].colour}
 

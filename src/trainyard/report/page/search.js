@@ -5,7 +5,7 @@ import { totals } from "./lanes.js";
 import { plural, time } from "./numbers.js";
 import { setState, state, watch } from "./state.js";
 
-/** The lanes of device work if any slice of it matches, else those of the host, else the ledger: sums may not add the one to the other. */
+/** The lanes of device work if any slice of it matches, else those of the host, else the ledger: their times may not be added. */
 export function searchedLanes(line) {
   const { fits } = line;
   const kinds = ["device", "host", "ledger"].map((kind) => line.lanes.filter((lane) => lane.kind === kind));
