@@ -95,7 +95,7 @@ BUBBLES: Mapping[str, Word] = {
 GAPS: Mapping[str, Word] = {
     "sync": Word("Idle: host sync", "The host waited for the device before launching more.", "#784517"),
     "alloc": Word("Idle: allocation", "The host was allocating or freeing memory.", "#917106"),
-    "python": Word("Idle: Python", "The host was in Python and had launched nothing.", "#c6ba55"),
+    "python": Word("Idle: Python", "The host was in Python and had launched nothing.", "#beb84f"),
     "host": Word("Idle: host code", "The host was outside recorded calls and had launched nothing.", "#8b974c"),
     "compile": Word("Idle: compilation", "The host was compiling.", "#049f86"),
     "gc": Word("Idle: garbage collection", "The host was collecting garbage.", "#5e4b3b"),
