@@ -20,6 +20,7 @@ from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_analysis import analyse_measured, analyse_run
 from trainyard.report.view.build_view import view_of
 from trainyard.report.view.build_what_if import shared_replay, what_if_section
+from trainyard.report.view.path_overlay import add_path
 from trainyard.report.view.timeline import timeline
 from trainyard.store.run_damage import RESTORE
 from trainyard.store.store import Store
@@ -103,7 +104,7 @@ class Named(NamedTuple):
         analysis = self.analysis(replay)
         source = self.run.id if self.run else "PATH"
         what_if = what_if_section(drawn, source=source, findings=analysis.findings, replay=replay) if drawn else None
-        view = view_of(analysis, timeline(drawn) if drawn else None, what_if)
+        view = view_of(analysis, add_path(timeline(drawn), replay) if drawn else None, what_if)
         return Reported(view, ledgers=analysis.ledgers, measured=self.measured, run=self.run)
 
 

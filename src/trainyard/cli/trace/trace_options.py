@@ -114,9 +114,10 @@ def write_page(
     from trainyard.report.render import html
     from trainyard.report.view.build_view import view_of
     from trainyard.report.view.build_what_if import what_if_section
+    from trainyard.report.view.path_overlay import add_path
     from trainyard.report.view.timeline import timeline
 
     findings = analysis.findings
     what_if = what_if_section(measured, extent, findings=findings, replay=replay) if extent else None
-    html.write(view_of(analysis, timeline(measured), what_if), Path(page))
+    html.write(view_of(analysis, add_path(timeline(measured), replay), what_if), Path(page))
     say(f"wrote {page}")

@@ -1,13 +1,14 @@
 // Memory over time: allocated bytes stacked by category, pending and cached bytes above them, and the peak.
 
-import { darkWanted, ink, tuned } from "./colours.js";
+import { ink, tuned } from "./colours.js";
 import { css, mix, rgb } from "./contrast.js";
 import { el, svg } from "./dom.js";
 import { redrawn, saveCsv, saveDrawing, saveSvg, section } from "./export.js";
 import { details } from "./frame.js";
+import { legendKeys } from "./legend.js";
 import { size, tickStep, time, whole } from "./numbers.js";
-import { setState, state, watch } from "./state.js";
 import { fitted, SMALL } from "./text.js";
+import { state, watch } from "./state.js";
 import { hideTip, showTip } from "./tooltip.js";
 
 /**
@@ -27,13 +28,13 @@ const allocatedAt = (curve, at) => curve.kinds.reduce((sum, column) => sum + col
  * @param {Course} course
  */
 export function area(course, { id, note, nav }) {
-  const { curve } = course;
+  const { curve, kinds, choice } = course;
   const thinned = curve.moments > curve.ns.length ? `; ${whole(curve.ns.length)} of ${whole(curve.moments)} moments are drawn, with every peak` : "";
   const card = section(id, "Memory over time", `${note}${thinned}`, {
     nav, csv: () => saveCsv("memory", areaRows(course)), png: () => saveSvg("memory", host.firstChild), svg: () => saveDrawing("memory", host.firstChild),
   });
   const host = el("div", { class: "chart" });
-  card.append(kindKeys(course), host, details("The curve as a table", () => areaRows(course)));
+  card.append(legendKeys(kinds, { label: "Categories; select one to dim the others, in every chart", compact: false, choice }), host, details("The curve as a table", () => areaRows(course)));
   const draw = () => host.replaceChildren(drawArea(host.clientWidth, course));
   redrawn(host, draw);
   watch((changed) => changed.includes(course.choice) && draw());
@@ -45,24 +46,6 @@ function areaRows({ curve, kinds }) {
   const further = ["active", "reserved"].filter((name) => curve[name].length);
   const heads = [curve.timed ? "ns" : "events", ...kinds.map(({ label }) => label), "allocated", ...further];
   return [heads, ...curve.ns.map((ns, at) => [ns, ...curve.kinds.map((column) => column[at]), allocatedAt(curve, at), ...further.map((name) => curve[name][at])])];
-}
-
-/** The categories as keys: choosing one dims the others, in every chart of memory. */
-function kindKeys({ kinds, choice }) {
-  const list = el("div", { class: "legend keys", role: "group", "aria-label": "Categories; select one to dim the others" });
-  for (const { label, means, colour } of kinds) {
-    const dot = el("i", { "aria-hidden": "true" });
-    const key = el("button", { type: "button", title: means, onclick: () => setState({ [choice]: state[choice] === label ? "" : label }) }, dot, label);
-    const show = () => {
-      dot.style.background = css(tuned(colour));
-      key.setAttribute("aria-pressed", String(state[choice] === label));
-    };
-    watch(show);
-    darkWanted.addEventListener("change", show);
-    show();
-    list.append(key);
-  }
-  return list;
 }
 
 /** The colour of a category, dimmed if another one is selected. `choice`: the part of the state that holds the selected one. */

@@ -30,12 +30,13 @@ export function readVarints(bytes, from, count) {
 const inflateJson = async (text) => JSON.parse(new TextDecoder().decode(await inflate(text)));
 
 /**
- * The packed timeline -> {names, lanes, stacks, shapes}. A lane: {rank, label, kind, depth, starts, ends, kinds, details}, times in ns from the
+ * The packed timeline -> {names, lanes, stacks, shapes, stepsOfRanks, path}. A lane: {rank, label, kind, depth, starts, ends, kinds, details}, times in ns from the
  * origin; `details[column]`: a value for each slice, 0 for unknown, else one more than the quantity. `stacks`: {names, parents, spans}, see `stackOf`.
+ * `stepsOfRanks`: rank -> [label, start, stop] of each step, for ranks whose steps differ from `packed.steps`. `path`: see `unpackPath`, or null.
  */
 export async function unpack(packed) {
-  const [bytes, extra, names, [spanNames, parents, spans], shapes] = await Promise.all([
-    inflate(packed.slices), inflate(packed.details), inflateJson(packed.names), inflateJson(packed.stacks), inflateJson(packed.shapes),
+  const [bytes, extra, names, [spanNames, parents, spans], shapes, [steps, numbers]] = await Promise.all([
+    inflate(packed.slices), inflate(packed.details), inflateJson(packed.names), inflateJson(packed.stacks), inflateJson(packed.shapes), inflateJson(packed.steps_of_ranks),
   ]);
   const total = packed.lanes.reduce((sum, [, , count]) => sum + count, 0);
   const from = { at: 0 };
@@ -55,7 +56,8 @@ export async function unpack(packed) {
     first += count;
     return lane;
   });
-  return { names, lanes, stacks: { names: spanNames, parents, spans }, shapes };
+  const stepsOfRanks = new Map(Object.entries(numbers).map(([rank, own]) => [Number(rank), own.map((number) => steps[number])]));
+  return { names, lanes, stacks: { names: spanNames, parents, spans }, shapes, stepsOfRanks, path: packed.path && await unpackPath(packed.path) };
 }
 
 /** The details of each lane, column -> values, from their `bytes`. The first drawing does without them, so they are read later. */
@@ -68,6 +70,19 @@ function readDetails(packed, bytes) {
     });
   });
   return details;
+}
+
+/** The packed critical path -> {starts, ends, kinds, lanes}, times in ns from the origin: `kinds` are numbers of shares, `lanes` of lanes, -1 for none. */
+async function unpackPath({ segments, count }) {
+  const [bytes, from] = [await inflate(segments), { at: 0 }];
+  const [gaps, lengths, lanes, shares] = [0, 1, 2, 3].map(() => readVarints(bytes, from, count));
+  const [starts, ends] = [new Float64Array(count), new Float64Array(count)];
+  let clock = 0;
+  for (let at = 0; at < count; at += 1) {
+    starts[at] = clock += gaps[at];
+    ends[at] = clock += lengths[at];
+  }
+  return { starts, ends, kinds: Uint32Array.from(shares), lanes: Int32Array.from(lanes, (number) => number - 1) };
 }
 
 /** The names of the spans around a slice, innermost first. `node`: the number of the innermost span, -1 for none. */

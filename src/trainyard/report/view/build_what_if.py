@@ -53,7 +53,7 @@ _DEVICES = (
 def shared_replay(measured: MeasuredTrace, extent: Extent = "short") -> Replay | None:
     """A replay for the prices of findings and for the section; None if the section has no points, so that the graph of
     a large trace is not kept."""
-    return Replay(measured) if is_replayed(measured, extent) else None
+    return Replay(measured) if measured.mean.wall_ns and is_replayed(measured, extent) else None
 
 
 def what_if_section(

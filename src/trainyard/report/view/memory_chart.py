@@ -9,7 +9,7 @@ import numpy as np
 from trainyard import units, words
 from trainyard.report.view.charts import MemoryChart
 from trainyard.report.view.memory_curve import MemoryCurve, memory_kind, moments_kept
-from trainyard.report.view.rank_lanes import step_label
+from trainyard.report.view.step_bounds import step_label
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.trace.align.steps import StepPart
 from trainyard.trace.measured_trace import MeasuredTrace
