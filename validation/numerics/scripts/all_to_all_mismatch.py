@@ -34,12 +34,12 @@ class DistributedExperts(nn.Module):
         """[token, width] -> [token, width]."""
         probability, expert = self.router(tokens).softmax(-1).max(-1)
         chosen = F.one_hot(expert, self.ranks * EXPERTS_PER_RANK)
-        place = (chosen.cumsum(0) * chosen).sum(-1) - 1  # of a token among those of its expert
+        row = (chosen.cumsum(0) * chosen).sum(-1) - 1  # of a token among those of its expert
         capacity = chosen.sum(0).max()
         if self.agrees:
             dist.all_reduce(capacity, op=dist.ReduceOp.MAX)
         block = EXPERTS_PER_RANK * len(tokens)  # rows for a rank: enough for any capacity
-        target = expert // EXPERTS_PER_RANK * block + expert % EXPERTS_PER_RANK * capacity + place
+        target = expert // EXPERTS_PER_RANK * block + expert % EXPERTS_PER_RANK * capacity + row
         sent = tokens.new_zeros(self.ranks * block, WIDTH).index_copy(0, target, tokens)
         received = AllToAll.apply(sent).unflatten(0, (self.ranks, block))
         outputs = received.new_zeros(received.shape)

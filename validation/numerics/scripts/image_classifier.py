@@ -10,7 +10,7 @@ CHANNELS = 16
 
 
 class ConvNet(nn.Module):
-    """`preprocess`: turns what the loader gives into pixels [sample, channel, row, column]."""
+    """`preprocess`: turns the batch of the loader into pixels [sample, channel, row, column]."""
 
     def __init__(self, preprocess: nn.Module) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from decoder import HEADS, WIDTH, FeedForward, RMSNorm, Rotary
 from torch import Tensor, nn
 
 LENGTHS, FIRST_POSITIONS = (8, 16, 8), (0, 40, 7)
-"""Of the packed sequences."""
+"""Length of each packed sequence, and position of its first token."""
 
 
 def rows_of_rank(rank: int, ranks: int) -> list[Tensor]:
