@@ -1,4 +1,4 @@
-"""Acceptance suite of the comparison of numerics: `python -m validation.numerics [faults|benign|curves|tables]`.
+"""Acceptance suite of the comparison of numerics: `python -m validation.numerics [faults|curves|benign|tables]`.
 
 `faults`: records the good and the faulty variant of each planted fault (`faults.py`) and compares them. An alarm names
 the fault if the reported location is one of those that were accepted in advance. `benign`: ten pairs of each set-up of
@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from subprocess import TimeoutExpired
 
@@ -67,21 +68,21 @@ def try_setup(setup: Setup, seed: int, reference: Path, folder: Path) -> BenignT
     )
 
 
+def try_curves(fault: Fault) -> CurveTrial:
+    return CurveTrial(id=fault.id, result=judge_curves(fault), when=_now())
+
+
 def run_faults(trials: Trials, faults: Sequence[Fault]) -> None:
     for fault in faults:
-        if not trials.has_result(FaultTrial, fault.id):
+        if not trials.has_result("fault", fault.id):
             with _folder() as folder:
-                _add(trials, lambda: try_fault(fault, folder), FaultTrial(id=fault.id))
+                _add(trials, partial(try_fault, fault, folder), FaultTrial(id=fault.id))
 
 
 def run_curves(trials: Trials, faults: Sequence[Fault]) -> None:
     for fault in faults:
-        if not trials.has_result(CurveTrial, fault.id):
-            _add(
-                trials,
-                lambda: CurveTrial(id=fault.id, result=judge_curves(fault), when=_now()),
-                CurveTrial(id=fault.id),
-            )
+        if not trials.has_result("curve", fault.id):
+            _add(trials, partial(try_curves, fault), CurveTrial(id=fault.id))
 
 
 def run_benign(trials: Trials, setups: Sequence[Setup], seeds: int) -> None:
@@ -89,7 +90,7 @@ def run_benign(trials: Trials, setups: Sequence[Setup], seeds: int) -> None:
     for seed in range(seeds):
         groups: dict[tuple[str, ...], list[Setup]] = defaultdict(list)
         for setup in setups:
-            if not trials.has_result(BenignTrial, setup.id, seed):
+            if not trials.has_result("benign", setup.id, seed):
                 groups[tuple(setup.commands(sys.executable, seed)[0])].append(setup)
         for command, group in groups.items():
             with _folder() as folder:
@@ -106,7 +107,7 @@ def _run_group(trials: Trials, command: Sequence[str], group: Sequence[Setup], s
         return
     for setup in group:
         suspect = folder / setup.id
-        _add(trials, lambda: try_setup(setup, seed, reference, suspect), BenignTrial(id=setup.id, seed=seed))
+        _add(trials, partial(try_setup, setup, seed, reference, suspect), BenignTrial(id=setup.id, seed=seed))
         shutil.rmtree(suspect, ignore_errors=True)
 
 
@@ -139,9 +140,7 @@ def _now() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument(
-        "parts", nargs="*", choices=[*PARTS, "tables"], default=[], metavar="faults|curves|benign|tables"
-    )
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "tables"], default=[])
     parser.add_argument("--only", default="", metavar="TEXT")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     options = parser.parse_args()

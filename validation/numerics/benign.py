@@ -11,7 +11,7 @@ SEEDS = 10
 
 
 class Setup(NamedTuple):
-    """`reference`, `suspect`: arguments of scripts/benign_training.py. `ranks`: of the suspect; the reference has one."""
+    """`reference`, `suspect`: arguments of scripts/benign_training.py. `ranks`: of the suspect."""
 
     id: str
     title: str

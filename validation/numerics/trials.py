@@ -68,8 +68,8 @@ class Trials:
             lines.write(msgspec.json.encode(trial) + b"\n")
         self.by_key[_key(trial)] = trial
 
-    def has_result(self, kind: type[Trial], id: str, seed: int = 0) -> bool:
-        trial = self.by_key.get((kind.__struct_config__.tag, id, seed))
+    def has_result(self, kind: str, id: str, seed: int = 0) -> bool:
+        trial = self.by_key.get((kind, id, seed))
         return trial is not None and not trial.error
 
     def fault(self, id: str) -> FaultTrial | None:
