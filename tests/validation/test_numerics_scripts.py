@@ -1,0 +1,83 @@
+"""Scripts of the numerics suite: planted faults change a float64 training, benign settings do not."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+
+import pytest
+
+from validation.numerics.benign import SETUPS, Setup
+from validation.numerics.fault import Fault
+from validation.numerics.faults import FAULTS
+from validation.numerics.loss_curves import read_losses
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("torch")
+
+FLOAT64 = ("--dtype", "float64")
+ROUNDING = 1e-12
+"""Relative rounding of a few steps in float64."""
+QUICK_FAULTS = ("wrong_norm_epsilon", "gradient_buffer_race", "zero_tokens")
+QUICK_SETUPS = ("layer_norm", "unfold")
+
+
+def slow_except(items, quick):
+    """Cases by id, of which those not in `quick` are slow."""
+    return [pytest.param(item, id=item.id, marks=[] if item.id in quick else pytest.mark.slow) for item in items]
+
+
+def run(command: list[str]) -> str:
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
+def weights(output: str) -> dict[str, float]:
+    """Rank -> the printed combination of its weights."""
+    return {rank: float(value) for rank, value in re.findall(r"^rank (\d+) weights (\S+)$", output, re.MULTILINE)}
+
+
+def differ(left: dict, right: dict, tolerance: float) -> bool:
+    """Whether a value differs by more than the relative tolerance; NaN differs from a number."""
+    assert left.keys() == right.keys()
+    return any(not math.isclose(left[key], right[key], rel_tol=tolerance) for key in left)
+
+
+@pytest.mark.parametrize("fault", slow_except(FAULTS, QUICK_FAULTS))
+def test_fault_changes_the_training_from_its_first_step_on(fault: Fault) -> None:
+    arguments = FLOAT64 if fault.changes_float64 else ()
+    good, faulty = (run(fault.command(sys.executable, faulty=side, arguments=arguments)) for side in (False, True))
+    assert len(weights(good)) == fault.ranks
+    assert all(math.isfinite(loss) for loss in read_losses(good).values())
+    before = {step: loss for step, loss in read_losses(good).items() if step < fault.first_step}
+    assert before == {step: loss for step, loss in read_losses(faulty).items() if step < fault.first_step}
+    assert differ(weights(good), weights(faulty), 1000 * ROUNDING)
+
+
+@pytest.mark.parametrize("fault", slow_except(FAULTS, ("wrong_norm_epsilon",)))
+def test_good_variant_is_deterministic(fault: Fault) -> None:
+    first, second = (run(fault.command(sys.executable, faulty=False)) for _ in range(2))
+    assert sorted(first.splitlines()) == sorted(second.splitlines())
+
+
+@pytest.mark.slow
+def test_skipped_autocast_is_invisible_in_float64() -> None:
+    fault = next(fault for fault in FAULTS if fault.id == "autocast_skipped")
+    good, faulty = (run(fault.command(sys.executable, faulty=side, arguments=FLOAT64)) for side in (False, True))
+    assert good == faulty
+
+
+@pytest.mark.parametrize("setup", slow_except(SETUPS, QUICK_SETUPS))
+def test_benign_pair_has_the_same_losses(setup: Setup) -> None:
+    """In float64, unless the pair is about another dtype: then within the rounding of bfloat16 or float32."""
+    is_about_dtype = "--dtype" in setup.suspect
+    tolerance = (2.0**-8 if "bfloat16" in setup.suspect else 1e-6) if is_about_dtype else ROUNDING
+    for seed in (0, 7):
+        sides = [
+            read_losses(run([*command, *(() if is_about_dtype else FLOAT64)]))
+            for command in setup.commands(sys.executable, seed)
+        ]
+        assert not differ(*sides, tolerance), sides
