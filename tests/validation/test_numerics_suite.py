@@ -86,7 +86,7 @@ def test_trials_survive_a_truncated_line_and_failures_are_repeated(tmp_path) -> 
     path = tmp_path / "out" / "trials.jsonl"
     trials = Trials(path)
     trials.append(FaultTrial(id="a", error="no"))
-    trials.append(BenignTrial(id="s", seed=1, alarm=True))
+    trials.append(BenignTrial(id="s", seed=1, verdict="different"))
     trials.append(CurveTrial(id="a", result=CurveVerdict("same", 0.0, None)))
     with path.open("ab") as lines:
         lines.write(b'{"type":"fault","id":"b"')
@@ -103,7 +103,7 @@ def commands(monkeypatch, tmp_path):
     """Stand-ins for record and compare: `commands.result` is returned by each comparison. Lists recorded commands."""
 
     class Commands(list[list[str]]):
-        result = Comparison(False, Location(), 0.5)
+        result = Comparison("same", Location(), 0.0, 0.5)
 
     recorded = Commands()
 
@@ -123,11 +123,11 @@ def test_an_alarm_names_the_fault_only_at_an_accepted_location(commands, tmp_pat
     fault = next(fault for fault in FAULTS if fault.id == "wrong_norm_epsilon")
     outcomes = {}
     for module in ("layers.1.mlp_norm", "layers.0.mlp_norm"):
-        commands.result = Comparison(True, Location(step=0, phase="forward", module=module), 0.5)
+        commands.result = Comparison("different", Location(step=0, phase="forward", module=module), 0.0, 0.5)
         trial = suite.try_fault(fault, tmp_path)
-        outcomes[module] = (trial.alarm, trial.named)
-    assert outcomes == {"layers.1.mlp_norm": (True, True), "layers.0.mlp_norm": (True, False)}
-    commands.result = Comparison(False, Location(phase="forward", module="layers.1.mlp_norm"), 0.5)
+        outcomes[module] = (trial.verdict, trial.named)
+    assert outcomes == {"layers.1.mlp_norm": ("different", True), "layers.0.mlp_norm": ("different", False)}
+    commands.result = Comparison("cannot tell", Location(phase="forward", module="layers.1.mlp_norm"), 0.0, 0.5)
     assert not suite.try_fault(fault, tmp_path).named
 
 
@@ -153,10 +153,11 @@ def test_failed_recordings_are_reported_and_tried_again(commands, tmp_path) -> N
 
 def test_tables_count_alarms_and_names(tmp_path) -> None:
     trials = Trials(tmp_path / "trials.jsonl")
-    trials.append(FaultTrial(id=FAULTS[0].id, alarm=True, named=True))
-    trials.append(FaultTrial(id=FAULTS[1].id, alarm=True))
+    trials.append(FaultTrial(id=FAULTS[0].id, verdict="different", named=True))
+    trials.append(FaultTrial(id=FAULTS[1].id, verdict="different"))
     trials.append(FaultTrial(id=FAULTS[2].id, error="no"))
     for seed in range(4):
-        trials.append(BenignTrial(id=SETUPS[0].id, seed=seed, alarm=seed == 3, location=Location(module="embedding")))
+        verdict = "different" if seed == 3 else "same"
+        trials.append(BenignTrial(id=SETUPS[0].id, seed=seed, verdict=verdict, location=Location(module="embedding")))
     assert f"2 of {len(FAULTS)} faults tried: 2 with an alarm, 1 named." in fault_table(trials)
     assert "1 false alarms in 4 pairs: 25.0 %" in benign_table(trials)

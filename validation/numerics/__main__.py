@@ -43,7 +43,8 @@ def try_fault(fault: Fault, folder: Path) -> FaultTrial:
     result = compare(good, faulty)
     return FaultTrial(
         id=fault.id,
-        alarm=result.alarm,
+        verdict=result.verdict,
+        undetectable=result.undetectable,
         named=result.alarm and fault.names(result.location),
         location=result.location,
         reference_s=round(reference_s, 1),
@@ -61,7 +62,8 @@ def try_setup(setup: Setup, seed: int, reference: Path, folder: Path) -> BenignT
     return BenignTrial(
         id=setup.id,
         seed=seed,
-        alarm=result.alarm,
+        verdict=result.verdict,
+        undetectable=result.undetectable,
         location=result.location,
         seconds=round(seconds + result.seconds, 1),
         when=_now(),

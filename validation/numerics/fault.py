@@ -10,7 +10,8 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 
 class Location(NamedTuple):
-    """The first tensor in which two runs differ, as a report names it; empty if it does not. `line`: "file:line"."""
+    """The first tensor in which two runs differ, as a report names it; empty if it does not. `line`: "file:line".
+    `kind`: of the difference, as "value" or "not updated"."""
 
     step: int | None = None
     phase: str = ""
@@ -18,6 +19,7 @@ class Location(NamedTuple):
     operation: str = ""
     role: str = ""
     line: str = ""
+    kind: str = ""
 
 
 class Accepted(NamedTuple):

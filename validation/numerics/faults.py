@@ -52,7 +52,7 @@ FAULTS: tuple[Fault, ...] = (
         source=f"{GITHUB}/huggingface/accelerate/issues/2665",
         script="optimizer_before_fsdp",
         ranks=2,
-        accepted=(Accepted(phase="optimizer", role=("weight", "gradient", "optimizer state")),),
+        accepted=(Accepted(phase="optimizer", role=("weight", "gradient", "optimizer_state")),),
     ),
     Fault(
         number=5,

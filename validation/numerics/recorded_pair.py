@@ -15,8 +15,8 @@ from validation.numerics.fault import Location
 
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 TIMEOUT_S = 1800
-_DIFFERS = 1
-"""Exit code of a comparison with an alarm; 0: none."""
+_VERDICTS = {0, 1, 3}
+"""Exit codes of a comparison: same, different, cannot tell."""
 
 
 class CommandFailed(Exception):
@@ -24,11 +24,17 @@ class CommandFailed(Exception):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """Result of a comparison. `location`: the first tensor that differs; all of its fields are empty without alarm."""
+    """Result of a comparison. `location`: the first tensor that differs; all of its fields are empty if none does.
+    `undetectable`: the share of the compared tensors that rounding makes useless."""
 
-    alarm: bool
+    verdict: str
     location: Location
+    undetectable: float
     seconds: float
+
+    @property
+    def alarm(self) -> bool:
+        return self.verdict == "different"
 
 
 def record(folder: Path, command: Sequence[str], *, plain: bool) -> float:
@@ -40,30 +46,42 @@ def record(folder: Path, command: Sequence[str], *, plain: bool) -> float:
 def compare(reference: Path, suspect: Path) -> Comparison:
     """Compares two recordings."""
     command = [TRAINYARD, "numerics", "compare", str(reference), str(suspect), "--json"]
-    output, seconds, code = _run(command, {0, _DIFFERS})
-    return Comparison(code == _DIFFERS, read_location(msgspec.json.decode(output)), round(seconds, 2))
+    output, seconds = _run(command, _VERDICTS)
+    return read_comparison(msgspec.json.decode(output), seconds)
 
 
-def read_location(report: dict[str, Any]) -> Location:
-    """The first tensor that differs, from the JSON document of a comparison."""
-    first = report.get("first")
-    if first is None:
-        return Location()
-    return Location(
-        step=first["step"],
-        phase=first["phase"],
-        module=first["module"],
-        operation=first["operation"],
-        role=first["role"],
-        line=first["location"],
+def read_comparison(report: dict[str, Any], seconds: float) -> Comparison:
+    """The result in the JSON document of a comparison (`RecordComparison`)."""
+    counts = report["counts"]
+    compared = sum(counts[status] for status in ("identical", "within_rounding", "different", "undetectable"))
+    return Comparison(
+        verdict=report["verdict"],
+        location=_read_location(report["first"]),
+        undetectable=round(counts["undetectable"] / max(compared, 1), 4),
+        seconds=round(seconds, 2),
     )
 
 
-def _run(command: Sequence[str], codes: set[int]) -> tuple[bytes, float, int]:
-    """Runs a command. Returns its output, the seconds and its exit code, which must be one of `codes`."""
+def _read_location(divergence: dict[str, Any] | None) -> Location:
+    if divergence is None:
+        return Location()
+    tensor = divergence["tensor"]
+    return Location(
+        step=tensor["step"],
+        phase=tensor["phase"],
+        module=tensor["module"],
+        operation=tensor["operation"],
+        role=tensor["role"],
+        line=tensor["location_a"] or tensor["location_b"],
+        kind=divergence["kind"],
+    )
+
+
+def _run(command: Sequence[str], codes: set[int]) -> tuple[bytes, float]:
+    """Runs a command. Returns its output and the seconds; its exit code must be one of `codes`."""
     began = time.monotonic()
     result = subprocess.run(command, capture_output=True, timeout=TIMEOUT_S, check=False)
     if result.returncode not in codes:
         end = result.stderr.decode(errors="replace").strip()[-2000:]
         raise CommandFailed(f"{' '.join(command)}: exit code {result.returncode}: {end}")
-    return result.stdout, time.monotonic() - began, result.returncode
+    return result.stdout, time.monotonic() - began

@@ -10,32 +10,34 @@ from validation.numerics.fault import Fault, Location
 from validation.numerics.faults import FAULTS
 from validation.numerics.trials import CurveTrial, FaultTrial, Trials
 
+ALARM = "different"
+
 
 def fault_table(trials: Trials) -> str:
     """One row per fault, and the totals."""
     lines = [
-        "| | fault | source | alarm | named | step (first) | reported | record + compare | loss curves, 80 steps |",
+        "| | fault | source | verdict | named | step (first) | reported | record + compare | loss curves, 80 steps |",
         "|---|---|---|---|---|---|---|---|---|",
         *(_fault_row(fault, trials.fault(fault.id), trials.curve(fault.id)) for fault in FAULTS),
     ]
     finished = [trial for fault in FAULTS if (trial := trials.fault(fault.id)) and not trial.error]
-    lines.append(
-        f"\n{len(finished)} of {len(FAULTS)} faults tried: {sum(trial.alarm for trial in finished)} with an alarm, "
-        f"{sum(trial.named for trial in finished)} named.\n"
-    )
+    alarms, named = sum(trial.verdict == ALARM for trial in finished), sum(trial.named for trial in finished)
+    lines.append(f"\n{len(finished)} of {len(FAULTS)} faults tried: {alarms} with an alarm, {named} named.\n")
     return "\n".join(lines)
 
 
 def benign_table(trials: Trials) -> str:
-    """One row per set-up: false alarms of its pairs; and the rate of all, with its 95 % interval."""
-    lines = ["| pairs | model | tried | false alarms | reported |", "|---|---|---|---|---|"]
+    """One row per set-up: false alarms of its pairs, and the largest share of undetectable tensors; and the rate of all
+    alarms with its 95 % interval."""
+    lines = ["| pairs | model | tried | false alarms | undetectable tensors | reported |", "|---|---|---|---|---|---|"]
     alarms = tried = 0
     for setup in SETUPS:
         finished = [trial for trial in trials.benign(setup.id) if not trial.error]
-        raised = [trial for trial in finished if trial.alarm]
+        raised = [trial for trial in finished if trial.verdict == ALARM]
         alarms, tried = alarms + len(raised), tried + len(finished)
         reported = "; ".join(sorted({_describe(trial.location) for trial in raised}))
-        lines.append(_row((setup.title, setup.model, len(finished), len(raised), reported)))
+        unseen = f"{100 * max(trial.undetectable for trial in finished):.1f} %" if finished else ""
+        lines.append(_row((setup.title, setup.model, len(finished), len(raised), unseen, reported)))
     if tried:
         low, high = bounds(alarms, tried)
         lines.append(
@@ -56,7 +58,7 @@ def _fault_row(fault: Fault, trial: FaultTrial | None, curve: CurveTrial | None)
     if trial and not trial.error:
         step = "" if trial.location.step is None else f"{trial.location.step} ({fault.first_step})"
         seconds = f"{trial.reference_s + trial.suspect_s:.0f} s + {trial.compare_s:.1f} s"
-        cells = (_yes(trial.alarm), _yes(trial.named), step, _describe(trial.location), seconds)
+        cells = (trial.verdict, _yes(trial.named), step, _describe(trial.location), seconds)
     elif trial:
         cells = ("failed", "", "", "", "")
     return _row((fault.number, fault.title, _short(fault.source), *cells, _describe_curve(curve)))
@@ -64,7 +66,14 @@ def _fault_row(fault: Fault, trial: FaultTrial | None, curve: CurveTrial | None)
 
 def _describe(location: Location) -> str:
     """The parts of a location that a report names."""
-    parts = (location.phase, location.module, location.role, location.operation, location.line.rpartition("/")[2])
+    parts = (
+        location.kind,
+        location.phase,
+        location.module,
+        location.role,
+        location.operation,
+        location.line.rpartition("/")[2],
+    )
     return " ".join(part for part in parts if part)
 
 

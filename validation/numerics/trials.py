@@ -11,12 +11,14 @@ from validation.numerics.loss_curves import CurveVerdict
 
 
 class FaultTrial(msgspec.Struct, frozen=True, kw_only=True, tag="fault"):
-    """A planted fault. `named`: whether the reported location is accepted. `reference_s`, `suspect_s`, `compare_s`:
+    """A planted fault. `verdict`, `undetectable`: of the comparison. `named`: whether the reported location is
+    accepted. `reference_s`, `suspect_s`, `compare_s`:
     seconds to record both sides and to compare them. `error`: the reason if there is no result."""
 
     id: str
-    alarm: bool = False
+    verdict: str = ""
     named: bool = False
+    undetectable: float = 0.0
     location: Location = Location()
     reference_s: float = 0.0
     suspect_s: float = 0.0
@@ -30,7 +32,8 @@ class BenignTrial(msgspec.Struct, frozen=True, kw_only=True, tag="benign"):
 
     id: str
     seed: int
-    alarm: bool = False
+    verdict: str = ""
+    undetectable: float = 0.0
     location: Location = Location()
     seconds: float = 0.0
     error: str = ""
