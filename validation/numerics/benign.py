@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from validation.numerics.fault import SCRIPTS
+from validation.numerics.fault import SCRIPTS, launcher
 
 SEEDS = 10
 """Pairs of each set-up. Each seed has other weights, data and shapes."""
@@ -22,9 +22,8 @@ class Setup(NamedTuple):
 
     def commands(self, python: str, seed: int) -> tuple[list[str], list[str]]:
         """The commands of the reference and of the suspect."""
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(self.ranks)] if self.ranks > 1 else []
         script = [str(SCRIPTS / "benign_training.py"), self.model, "--seed", str(seed)]
-        return [python, *script, *self.reference], [python, *launcher, *script, *self.suspect]
+        return [python, *script, *self.reference], [python, *launcher(self.ranks), *script, *self.suspect]
 
 
 SETUPS: tuple[Setup, ...] = (

@@ -62,14 +62,18 @@ class Fault(NamedTuple):
 
     def command(self, python: str, *, faulty: bool, arguments: tuple[str, ...] = ()) -> list[str]:
         """The command of a side. `python`: the interpreter; `arguments`: further ones, as `--seed 3`."""
-        launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(self.ranks)] if self.ranks > 1 else []
         variant = "faulty" if faulty else "good"
         script = str(SCRIPTS / f"{self.script}.py")
-        return [python, *launcher, script, "--variant", variant, *self.arguments, *arguments]
+        return [python, *launcher(self.ranks), script, "--variant", variant, *self.arguments, *arguments]
 
     def names(self, location: Location) -> bool:
         """Whether a reported location names the fault."""
         return any(accepted.matches(location, self.script) for accepted in self.accepted)
+
+
+def launcher(ranks: int) -> list[str]:
+    """Arguments of Python that start a script on several ranks, with a port that no other job uses."""
+    return ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)] if ranks > 1 else []
 
 
 def _contains(path: str, part: str) -> bool:

@@ -16,7 +16,7 @@ from validation.numerics.fault import Location
 TRAINYARD = str(Path(sys.executable).parent / "trainyard")
 TIMEOUT_S = 1800
 _VERDICTS = {0, 1, 3}
-"""Exit codes of a comparison: same, different, cannot tell."""
+"""Exit codes of a comparison: 0 same, 1 different, 3 not enough evidence."""
 
 
 class CommandFailed(Exception):
