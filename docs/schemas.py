@@ -25,6 +25,7 @@ from trainyard.report.gate.gate_report import (
     StoredCurves,
 )
 from trainyard.report.history.history_report import HistoryReport
+from trainyard.report.numerics.numerics_report import NumericsReport
 from trainyard.report.plans.catalogue import Catalogue
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
@@ -73,6 +74,7 @@ DOCUMENTS: dict[str, type] = {
     "launches": LaunchList,  # trainyard launch status
     "launch-files": RenderedLaunch,  # trainyard launch render
     "launch-logs": LaunchLogs,  # trainyard launch logs
+    "numerics-comparison": NumericsReport,  # trainyard numerics compare
     "parity": ParityResults,  # trainyard numerics parity
     "report": WrittenReport,  # trainyard report
     "runs": RunList,  # trainyard runs

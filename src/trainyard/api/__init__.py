@@ -39,6 +39,7 @@ from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
     from trainyard.api.check_parity import parity as parity
+    from trainyard.api.compare_records import compare_numerics as compare_numerics
     from trainyard.api.gate_losses import gate_convergence as gate_convergence
     from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
     from trainyard.api.gate_losses import store_golden_curves as store_golden_curves
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from trainyard.api.launch_jobs import launch_logs as launch_logs
     from trainyard.api.launch_jobs import launch_render as launch_render
     from trainyard.api.launch_jobs import launch_status as launch_status
+    from trainyard.api.record_tensors import record_numerics as record_numerics
     from trainyard.api.run_jobs import chaos as chaos
     from trainyard.api.run_jobs import chaos_nodes as chaos_nodes
     from trainyard.api.run_jobs import join as join
@@ -81,6 +83,7 @@ _ELSEWHERE = {
     "Session": "trainyard.run.session",
     "chaos": "trainyard.api.run_jobs",
     "chaos_nodes": "trainyard.api.run_jobs",
+    "compare_numerics": "trainyard.api.compare_records",
     "critical_path": "trainyard.api.trace_modes",
     "gate": "trainyard.api.gate_stored_runs",
     "gate_bisect": "trainyard.api.gate_revisions",
@@ -101,6 +104,7 @@ _ELSEWHERE = {
     "parity": "trainyard.api.check_parity",
     "query": "trainyard.api.trace_modes",
     "reconcile": "trainyard.api.trace_modes",
+    "record_numerics": "trainyard.api.record_tensors",
     "report": "trainyard.api.write_report",
     "resume": "trainyard.api.run_jobs",
     "run": "trainyard.api.run_jobs",

@@ -50,7 +50,9 @@ TASKS = {
         "diff": _Command("diff", "Compare two runs or traces, account by account."),
         "gate": _Command("gate", "Test for a slowdown with known error rates, and name the account that caused it."),
         "history": _Command("history", "Find when performance changed, over a job's stored runs or any series."),
-        "numerics": _Command("numerics", "Check that the training is unchanged: parity of layouts with one process."),
+        "numerics": _Command(
+            "numerics", "Find numerical faults: compare recorded tensors, or layouts with one process."
+        ),
     },
     "Keep and share": {
         "report": _Command("report", "Write a report on a run or trace: HTML, Markdown, CSV, Excel, Perfetto."),

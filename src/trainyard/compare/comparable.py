@@ -44,7 +44,9 @@ def check_comparability(a: Side, b: Side) -> Comparability:
     caveats.extend(f"{side.name}: {side.left_out}" for side in (a, b) if side.left_out)
     work = compare_work(a, b)
     reasons.extend(work.reasons)
-    if a.device != b.device:
+    if a.plan or b.plan:
+        caveats.extend(f"{side.name} is a plan for the machine {side.device}." for side in (a, b) if side.plan)
+    elif a.device != b.device:
         caveats.append(f"Different devices: {a.device or 'unnamed'} against {b.device or 'unnamed'}.")
     if a.mean.basis != b.mean.basis:
         caveats.append(f"{a.name} is {a.mean.basis}, {b.name} is {b.mean.basis}.")

@@ -52,7 +52,7 @@ class Side(NamedTuple):
 
     @property
     def device(self) -> str:
-        """Name of the device; `CPU` for a recording without one, empty if unknown."""
+        """Name of the device, or the machine of a plan; `CPU` for a recording without a device, empty if unknown."""
         if self.plan:
             return self.plan.ledger.source
         if self.events:

@@ -33,6 +33,40 @@ _SUMMATIONS = frozenset(
 values, activations, casts, the update of AdamW) are the same in any layout if their inputs are."""
 
 
+_EXACT = frozenset(
+    (
+        *("clone", "copy_", "_to_copy", "detach", "empty", "zeros", "ones", "full", "zero_", "fill_", "cat", "stack"),
+        *(
+            "index",
+            "index_select",
+            "index_put_",
+            "gather",
+            "scatter",
+            "embedding",
+            "where",
+            "masked_fill",
+            "masked_fill_",
+        ),
+        *("neg", "abs", "relu", "relu_", "sign", "sort", "topk", "max", "min", "amax", "amin", "maximum", "minimum"),
+        *("clamp", "floor", "ceil", "round", "threshold_backward", "max_pool2d_with_indices", "arange", "tril", "triu"),
+        *(
+            "slice_backward",
+            "select_backward",
+            "constant_pad_nd",
+            "flip",
+            "roll",
+            "repeat",
+            "_local_scalar_dense",
+            "set_",
+        ),
+        *("rand", "randn", "normal_", "uniform_", "bernoulli_", "random_", "native_dropout", "dropout", "lift_fresh"),
+        *("empty_like", "zeros_like", "ones_like", "full_like", "new_empty", "new_zeros", "new_full", "new_ones"),
+        *("empty_strided", "new_empty_strided", "scalar_tensor", "_foreach_zero_", "_foreach_copy_"),
+    )
+)
+"""ATen operations whose results are exact, or random: they are the same in any implementation."""
+
+
 _POOL_VALUES = 2**16
 """Smallest number of random directions drawn at a time."""
 
@@ -40,45 +74,59 @@ _POOL_VALUES = 2**16
 class UlpJitter(TorchDispatchMode):
     """Context in which each value that a summation computes moves by one unit in the last place of its dtype, up or
     down at random. Zeros, infinities and NaN stay. `seed`: of the directions; torch's own generators are not used.
+    `ulps`: units in the last place. `all_operations`: move the results of every operation that rounds, as another
+    library or compiler may, not only of summations, as another layout does.
 
-    Directions are drawn once per dtype, and each result takes them from a random position on: drawing them for each
-    result took longer than the training of a small model.
+    Directions are drawn once per dtype and device, and each result takes them from a random position on: drawing them
+    for each result took longer than the training of a small model.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, ulps: float = 1, all_operations: bool = False) -> None:
         super().__init__()
+        self._ulps, self._all_operations = ulps, all_operations
         self._generator = torch.Generator().manual_seed(seed)
-        self._pools: dict[torch.dtype, Tensor] = {}
+        self._pools: dict[tuple[torch.dtype, torch.device], Tensor] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func.overloadpacket.__name__ in _SUMMATIONS:
+        if self._rounds(func):
             for part in result if isinstance(result, (tuple, list)) else (result,):
                 if isinstance(part, Tensor) and part.is_floating_point():
                     self._move_sums(part)
         return result
 
+    def _rounds(self, func: Any) -> bool:
+        """Whether the results of an operation are moved."""
+        name = func.overloadpacket.__name__
+        if not self._all_operations:
+            return name in _SUMMATIONS
+        return func.namespace == "aten" and not func.is_view and name not in _EXACT
+
     def _move_sums(self, part: Tensor) -> None:
         """Moves a result. Sparse gradients that are not coalesced are not summed yet."""
-        if not part.is_sparse:
+        if hasattr(part, "_local_tensor"):  # a DTensor
+            self._move_sums(part._local_tensor)
+        elif not part.is_sparse:
             self._move(part)
         elif part.is_coalesced():
             self._move(part.values())
 
     def _move(self, values: Tensor) -> None:
         """Moves each finite value in place. Half a unit relative to it, rounded, is one unit in the last place."""
-        pool = self._pool(values.dtype, values.numel())
+        pool = self._pool(values)
         start = int(torch.randint(len(pool) - values.numel() + 1, (), generator=self._generator))
         directions = pool[start : start + values.numel()].view(values.shape)
         finite = values.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)  # an infinity minus its part would be NaN
-        values.addcmul_(finite, directions, value=torch.finfo(values.dtype).eps / 2)
+        values.addcmul_(finite, directions, value=self._ulps * torch.finfo(values.dtype).eps / 2)
 
-    def _pool(self, dtype: torch.dtype, values: int) -> Tensor:
-        """Random directions, 1 or -1, at least twice as many as `values`."""
-        pool = self._pools.get(dtype)
-        if pool is None or len(pool) < 2 * values:
-            empty = torch.empty(max(_POOL_VALUES, 2 * values), dtype=dtype)
-            pool = self._pools[dtype] = empty.bernoulli_(0.5, generator=self._generator).mul_(2).sub_(1)
+    def _pool(self, values: Tensor) -> Tensor:
+        """Random directions, 1 or -1, in the dtype and on the device of `values`, and at least twice as many."""
+        key = (values.dtype, values.device)
+        pool = self._pools.get(key)
+        if pool is None or len(pool) < 2 * values.numel():
+            empty = torch.empty(max(_POOL_VALUES, 2 * values.numel()), dtype=values.dtype)
+            drawn = empty.bernoulli_(0.5, generator=self._generator).mul_(2).sub_(1)
+            pool = self._pools[key] = drawn.to(values.device)
         return pool

@@ -5,35 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
-from urllib.parse import parse_qs
 
 import anyio.to_thread
-import msgspec
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from trainyard.error_report import ErrorReport
-from trainyard.errors import BadInput, EnvironmentFailed, TrainyardError
-from trainyard.ledger import decode_hook
-from trainyard.report.plans.plans_file import Plans
-from trainyard.report.plans.plans_view import view_of_plans
-from trainyard.report.render import html
+from trainyard.errors import TrainyardError
 from trainyard.run.live_run import LiveRun
 from trainyard.serve import answers, run_filter
-from trainyard.serve.access import COOKIE, SESSION_S, AccessGuard, AccessRules, safe_target
+from trainyard.serve.access import AccessGuard, AccessRules
+from trainyard.serve.error_answers import ErrorAnswers, answer_http_error
 from trainyard.serve.event_stream import CountedStream, event_stream
 from trainyard.serve.live_views import LiveView, LiveViews
-from trainyard.serve.pages import compare_page, jobs_page, live_page, plan_page, runs_page, site_frame
-from trainyard.serve.pages.login_page import login_page
-from trainyard.serve.plan_worker import PlanQuery, PlanWorker, read_query
-from trainyard.serve.result_cache import ResultCache
+from trainyard.serve.login_handlers import LoginHandlers
+from trainyard.serve.pages import compare_page, jobs_page, live_page, runs_page
+from trainyard.serve.plan_handlers import PlanHandlers
+from trainyard.serve.query_parameters import read_parameters, required
 from trainyard.serve.served_store import ServedStore
 from trainyard.serve.static_files import static_file
 from trainyard.store.index.run_index import RunRow
@@ -43,16 +37,11 @@ _HEAVY = 2
 """Analyses, comparisons and histories that are computed at once; the others wait, and lists and plans are not delayed.
 """
 _MOST_STREAMS = 64
-_MOST_PARAMETER = 200
-"""Characters of a parameter."""
-_MOST_FORM_BYTES, _MOST_FORM_FIELDS = 8192, 8
 _CHECK_S, _CHECK_SHARE = 5.0, 0.05
 """Seconds between two looks at the files of all runs, and the largest share of the time that they may take."""
 _QUIET_S = 60.0
 """Seconds until the same error of the event loop is printed again."""
-_PLAN_CACHE_BYTES = 32 * 1024**2
 T = TypeVar("T")
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class ServedApp:
@@ -60,7 +49,8 @@ class ServedApp:
 
     def __init__(self, store: ServedStore, rules: AccessRules, say: Callable[[str], None]) -> None:
         self._store, self._rules, self._say = store, rules, say
-        self._plan_worker, self._plans = PlanWorker(say), ResultCache(_PLAN_CACHE_BYTES)
+        self._plans, self._login = PlanHandlers(self._heavy, say), LoginHandlers(rules)
+        self._errors = ErrorAnswers(store.folder, say)
         self._live, self._streams = LiveViews(), 0
         self._quiet_until = 0.0
         self._summaries: dict[str, tuple[Sequence[RunRow], Any]] = {}
@@ -69,19 +59,19 @@ class ServedApp:
         """The application with its middleware."""
         pages = {
             "/runs": self.runs, "/runs/{id}": self.run, "/history": self.history, "/compare": self.compare,
-            "/plan": self.plan, "/plan/report": self.plan_report,
+            "/plan": self._plans.page, "/plan/report": self._plans.report,
             "/api/runs": self.api_runs, "/api/runs/{id}": self.api_run, "/api/runs/{id}/ledgers": self.api_ledgers,
             "/api/runs/{id}/events": self.api_events, "/api/compare": self.api_compare,
-            "/api/history/{job:path}": self.api_history, "/api/plan": self.api_plan,
-            "/login": self.login, "/static/{name}": self.static,
+            "/api/history/{job:path}": self.api_history, "/api/plan": self._plans.document,
+            "/login": self._login.page, "/static/{name}": self.static,
         }  # fmt: skip
         app = Starlette(
             routes=[
                 Route("/", _to_runs),
-                *(Route(path, self._without_bugs(handler)) for path, handler in pages.items()),
-                Route("/login", self._without_bugs(self.start_session), methods=["POST"]),
+                *(Route(path, self._errors.wrap(handler)) for path, handler in pages.items()),
+                Route("/login", self._errors.wrap(self._login.start_session), methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _answer_http_error},
+            exception_handlers={HTTPException: answer_http_error},
             lifespan=self._lifespan,
         )
         app.router.redirect_slashes = False  # the redirection would be to the scheme and host that the request names
@@ -99,7 +89,7 @@ class ServedApp:
             checking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await checking
-            self._plan_worker.close()
+            self._plans.close()
 
     def _say_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Print an error of the event loop; one line in a while if connections cannot be accepted for lack of files,
@@ -127,7 +117,7 @@ class ServedApp:
 
     async def runs(self, request: Request) -> Response:
         """The list of runs."""
-        query = _query(request)
+        query = read_parameters(request)
         return await run_in_threadpool(self._runs, query)
 
     def _runs(self, query: Mapping[str, str]) -> Response:
@@ -140,7 +130,7 @@ class ServedApp:
     async def run(self, request: Request) -> Response:
         """The report of a run, or the live page of a run whose end is not recorded."""
         id = request.path_params["id"]
-        if "report" not in _query(request):
+        if "report" not in read_parameters(request):
             head = await run_in_threadpool(self._store.head, id)
             if head.state == "incomplete":
                 update, _ = await self._look(self._live.view(self._store.folder(id)))
@@ -153,7 +143,7 @@ class ServedApp:
 
     async def history(self, request: Request) -> Response:
         """The history of a job, or the list of jobs."""
-        query = _query(request)
+        query = read_parameters(request)
         if job := query.get("job", ""):
             return answers.report_page(await self._heavy(self._store.history_page, job, query.get("metric", "")))
         return answers.page(
@@ -162,45 +152,17 @@ class ServedApp:
 
     async def compare(self, request: Request) -> Response:
         """The comparison of two runs, or the page to choose them."""
-        query = _query(request)
+        query = read_parameters(request)
         base, new = query.get("base", ""), query.get("new", "")
         if base and new:
             return answers.report_page(await self._heavy(self._store.comparison_page, base, new))
         return answers.page(await run_in_threadpool(lambda: compare_page.choose_page(base, new, self._store.rows())))
 
-    async def plan(self, request: Request) -> Response:
-        """The form of a plan with its result."""
-        query = _query(request)
-        choices = await run_in_threadpool(lambda: self._plan_choices)
-        if not query:
-            first = {"model": next(iter(choices.models)), "machine": next(iter(choices.machines))}
-            hint = plan_page.plan_failure("Choose a model and a cluster.", "The fastest layouts appear here.")
-            return answers.page(plan_page.plan_page(first, choices, hint))
-        try:
-            plan_query = msgspec.structs.replace(read_query(query, choices.models, choices.machines), front=False)
-            plans = msgspec.json.decode(await self._plan(request, plan_query), type=Plans, dec_hook=decode_hook)
-            result, status = plan_page.plan_result(plans, plan_query), 200
-        except BadInput as error:
-            result, status = plan_page.plan_failure(error.message, error.next_step), 400
-        return answers.page(plan_page.plan_page(query, choices, result), status)
-
-    async def plan_report(self, request: Request) -> Response:
-        """The report page of a plan."""
-        plan_query = await self._plan_query(request)
-        document = await self._plan(request, plan_query)
-
-        def make() -> bytes:
-            plans = msgspec.json.decode(document, type=Plans, dec_hook=decode_hook)
-            frame = site_frame.site_frame("Plan", (("Plan", f"/plan?{request.url.query}"), (plan_query.model, "")))
-            return html.page(view_of_plans(plans), frame).encode()
-
-        return answers.report_page(await self._heavy(make))
-
     # ---- documents ----
 
     async def api_runs(self, request: Request) -> Response:
         """The runs that match, newest first; the header X-Total-Count has their number on all pages."""
-        query = _query(request)
+        query = read_parameters(request)
 
         def make() -> Response:
             shown = run_filter.apply(run_filter.read_filter(query), self._store.rows())
@@ -219,18 +181,14 @@ class ServedApp:
 
     async def api_compare(self, request: Request) -> Response:
         """The comparison of two runs, as `trainyard diff --json` prints it."""
-        query = _query(request)
-        base, new = (_required(query, name) for name in ("base", "new"))
+        query = read_parameters(request)
+        base, new = (required(query, name) for name in ("base", "new"))
         return answers.json_text(await self._heavy(self._store.comparison_document, base, new))
 
     async def api_history(self, request: Request) -> Response:
         """The history of a job, as `trainyard history --json` prints it."""
-        job, metric = request.path_params["job"], _query(request).get("metric", "")
+        job, metric = request.path_params["job"], read_parameters(request).get("metric", "")
         return answers.json_text(await self._heavy(self._store.history_document, job, metric))
-
-    async def api_plan(self, request: Request) -> Response:
-        """Plans, as `trainyard plan --json` prints them."""
-        return answers.json_text(await self._plan(request, await self._plan_query(request)))
 
     async def api_events(self, request: Request) -> Response:
         """The steps and incidents of a run in progress as server-sent events."""
@@ -245,36 +203,6 @@ class ServedApp:
 
     def _end_stream(self) -> None:
         self._streams -= 1
-
-    # ---- access and files ----
-
-    async def login(self, request: Request) -> Response:
-        """The form for the token; the first page if none is needed."""
-        target = safe_target(request.query_params.get("next", "/"))  # may be longer than other parameters
-        return answers.page(login_page(target, is_refused=False)) if self._rules.token else answers.redirect(target)
-
-    async def start_session(self, request: Request) -> Response:
-        """Checks a token and gives the browser a cookie."""
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > _MOST_FORM_BYTES:
-                raise HTTPException(413, f"The form has more than {_MOST_FORM_BYTES:,} bytes.")
-        try:
-            form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=_MOST_FORM_FIELDS)
-        except ValueError as error:
-            raise BadInput(f"The form has more than {_MOST_FORM_FIELDS} fields.") from error
-        target = safe_target(form.get("next", ["/"])[0])
-        if not self._rules.token:
-            return answers.redirect(target)
-        if not self._rules.accepts_token(form.get("token", [""])[0].strip()):
-            return answers.page(login_page(target, is_refused=True), 401)
-        response = answers.redirect(target)
-        response.set_cookie(
-            COOKIE, self._rules.new_session(), max_age=SESSION_S, httponly=True, samesite="strict",
-            secure="https" in (request.url.scheme, request.headers.get("x-forwarded-proto", "").strip().lower()),
-        )  # fmt: skip
-        return response
 
     async def static(self, request: Request) -> Response:
         """A file of the server's pages."""
@@ -295,81 +223,12 @@ class ServedApp:
         return known[1]
 
     @cached_property
-    def _plan_choices(self) -> plan_page.PlanChoices:
-        """The models and machines that can be planned for."""
-        from trainyard import api, machine
-
-        known = api.catalogue("models").models.values()
-        models = {model.name: model.workload == "transformer" for model in known if model.planned}
-        return plan_page.PlanChoices(models, {name: machine.load(name).devices for name in machine.known()})
-
-    async def _plan_query(self, request: Request) -> PlanQuery:
-        choices = await run_in_threadpool(lambda: self._plan_choices)
-        return read_query(_query(request), choices.models, choices.machines)
-
-    async def _plan(self, request: Request, plan_query: PlanQuery) -> bytes:
-        """The document of plans, searched once for each query and one after the other. Raises `ClientDisconnect` if the
-        client has gone when its turn comes."""
-        if (document := self._plans.known(plan_query)) is not None:
-            return document
-        async with self._plan_turn:
-            if await request.is_disconnected():
-                raise ClientDisconnect
-            return await run_in_threadpool(self._plans.get, plan_query, lambda: self._plan_worker.plan(plan_query))
-
-    @cached_property
-    def _plan_turn(self) -> anyio.CapacityLimiter:
-        return anyio.CapacityLimiter(1)
-
-    @cached_property
     def _limiter(self) -> anyio.CapacityLimiter:
         return anyio.CapacityLimiter(_HEAVY)
 
     async def _heavy(self, compute: Callable[..., T], *arguments: Any) -> T:
         """The result of a function that may take seconds, in a thread of its own."""
         return await anyio.to_thread.run_sync(lambda: compute(*arguments), limiter=self._limiter)
-
-    def _without_bugs(self, handler: Handler) -> Handler:
-        """The handler, with a response for every error."""
-
-        async def answer(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except TrainyardError as error:
-                return answers.response_of(error, answers.wants_json(request.scope))
-            except HTTPException:
-                raise
-            except OSError as error:
-                return await run_in_threadpool(self._answer_unreadable, request, error)
-            except asyncio.CancelledError:  # the server ends; uvicorn would print a traceback
-                return Response(status_code=503)
-            except ClientDisconnect:
-                return Response(status_code=400)  # the client has gone and does not read it
-            except Exception as error:
-                return self._answer_bug(request, error)
-
-        return answer
-
-    def _answer_unreadable(self, request: Request, error: OSError) -> Response:
-        """The response to a request whose files cannot be read: 404 if a run was deleted meanwhile, otherwise 503."""
-        query = request.query_params
-        ids = (request.path_params.get("id"), query.get("base"), query.get("new"))
-        try:
-            for id in filter(None, ids):
-                self._store.folder(id)
-            self._say(f"{request.url.path}: {error}")
-            raise EnvironmentFailed("The files of the store cannot be read.", "The server's messages name the error.")
-        except TrainyardError as failure:
-            return answers.response_of(failure, answers.wants_json(request.scope))
-
-    def _answer_bug(self, request: Request, error: Exception) -> Response:
-        """The response to an error of the server, whose text is only printed there."""
-        self._say(f"{request.url.path}: {type(error).__name__}: {error}. This is a bug in trainyard: please report it.")
-        report = ErrorReport(
-            code=TrainyardError.code, exit_code=TrainyardError.exit_code, message="The server failed.",
-            next_step="Its messages name the error.",
-        )  # fmt: skip
-        return answers.error_response(report, 500, answers.wants_json(request.scope))
 
 
 def build_app(store: ServedStore, rules: AccessRules, say: Callable[[str], None]) -> Starlette:
@@ -380,31 +239,3 @@ def build_app(store: ServedStore, rules: AccessRules, say: Callable[[str], None]
 
 async def _to_runs(_: Request) -> Response:
     return answers.redirect("/runs")
-
-
-async def _answer_http_error(request: Request, error: Any) -> Response:
-    """The response to an unknown address, a method that is not allowed, and the like."""
-    message = {404: "There is no such page.", 405: "This address cannot be used in this way."}
-    report = ErrorReport(
-        code=BadInput.code, exit_code=BadInput.exit_code, message=message.get(error.status_code, str(error.detail))
-    )
-    return answers.error_response(report, error.status_code, answers.wants_json(request.scope), error.headers)
-
-
-def _query(request: Request) -> Mapping[str, str]:
-    """The parameters of a request. Raises `BadInput` for one that is too long or given twice."""
-    items = request.query_params.multi_items()
-    for name, value in items:
-        if len(name) > _MOST_PARAMETER or len(value) > _MOST_PARAMETER:
-            raise BadInput(f"The parameter {name[:40]!r} has more than {_MOST_PARAMETER} characters.")
-    query = dict(items)
-    if len(query) < len(items):
-        raise BadInput("A parameter is given twice.")
-    return query
-
-
-def _required(query: Mapping[str, str], name: str) -> str:
-    """A parameter that must be given. Raises `BadInput`."""
-    if not query.get(name):
-        raise BadInput(f"The parameter {name!r} is missing.")
-    return query[name]

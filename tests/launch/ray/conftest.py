@@ -1,4 +1,4 @@
-"""The real job for the tests of this folder, with fewer steps: two Ray nodes share the cores with Ray's own processes."""
+"""The real job for the tests of this folder, with fewer steps: two Ray nodes share the cores with Ray's processes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ _MOST_POINTS = 1000
 
 
 class StepSeries(msgspec.Struct, frozen=True, kw_only=True):
-    """A value by step. `steps`: ascending; `values`: of the same length. `recorded`: number of steps before the
+    """A value by step. `steps`: ascending, from 1; `values`: of the same length. `recorded`: number of steps before the
     reduction, which keeps the least and the greatest value of neighbouring steps."""
 
     steps: tuple[int, ...]
@@ -34,13 +34,13 @@ def collect_series(run: Run | None) -> RunSeries:
     if run is None:
         return RunSeries()
     losses = {
-        sample.step: sample.loss
+        sample.step + 1: sample.loss
         for sample in run.kept()
         if sample.rank == 0 and sample.loss is not None and isfinite(sample.loss)
     }
     walls_ns: dict[int, float] = {}
     for sample in run.measured():
-        walls_ns[sample.step] = max(walls_ns.get(sample.step, 0), sample.wall_ns)
+        walls_ns[sample.step + 1] = max(walls_ns.get(sample.step + 1, 0), sample.wall_ns)
     return RunSeries(loss=_series(losses), step_ns=_series(walls_ns))
 
 

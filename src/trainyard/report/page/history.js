@@ -56,6 +56,9 @@ function drawCourse(width) {
   return chart;
 }
 
+/** The day of an ISO `time`, or its hour and minute if the previous label is of the same day. */
+const dateLabel = (time, previousDay) => (time.slice(0, 10) === previousDay && time.length >= 16 ? time.slice(11, 16) : time.slice(0, 10));
+
 /** Grid lines, values and dates (or indices of points). `low`, `high`: range of the values. */
 function courseAxes({ x, y, left, right, top, bottom, low, high }) {
   const group = svg("g", { "aria-hidden": "true" });
@@ -71,11 +74,13 @@ function courseAxes({ x, y, left, right, top, bottom, low, high }) {
   const room = dated ? 84 : 56;
   const apart = Math.max(1, tickStep(view.points.length, Math.max(1, (right - left) / room)));
   let last = -99;
+  let day = "";
   for (let at = 0; at < view.points.length; at += apart) {
-    const label = dated ? view.points[at].time.slice(0, 10) : String(at);
+    const label = dated ? dateLabel(view.points[at].time, day) : String(at);
     const half = textWidth(label, SMALL) / 2;
     if (x(at) - half < last + 8 || x(at) + half > right + 8) continue;
     last = x(at) + half;
+    day = view.points[at].time.slice(0, 10);
     group.append(svg("text", { class: "tick", x: x(at), y: bottom + 18, "text-anchor": "middle" }, label));
   }
   group.append(svg("line", { class: "grid", x1: left, x2: right, y1: bottom, y2: bottom }));

@@ -49,12 +49,12 @@ export function chartKeys(title, entries) {
 export const coloured = (colour) => (sign) => (sign.style.background = css(tuned(colour)));
 export const dressed = (name) => (sign) => (sign.className = name);
 
-const BESIDE = [[9, -4, "start"], [9, 13, "start"], [-9, 13, "end"], [-9, -4, "end"], [9, 4, "start"], [-9, 4, "end"]];
+export const BESIDE = [[9, -4, "start"], [9, 13, "start"], [-9, 13, "end"], [-9, -4, "end"], [9, 4, "start"], [-9, 4, "end"]];
 export const ABOVE = [[8, -5, "start"], [0, -10, "middle"], [0, 19, "middle"]];
 
-/** Places text next to a point, unless it would cover another point or text or leave the chart. */
-export function labeller([left, right, top, bottom], points, around = BESIDE) {
-  const taken = points.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]);
+/** Places text next to a point, unless it would cover another point, text or one of `boxes`, or leave the chart. */
+export function labeller([left, right, top, bottom], points, around = BESIDE, boxes = []) {
+  const taken = [...points.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]), ...boxes];
   return (text, x, y, name = "point-label") => {
     const wide = textWidth(text, SMALL);
     for (const [dx, dy, anchor] of around) {

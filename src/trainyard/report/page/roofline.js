@@ -7,8 +7,8 @@ import { el, svg } from "./dom.js";
 import { redrawn, saveCsv, saveDrawing, saveSvg, section } from "./export.js";
 import { details } from "./frame.js";
 import { brief, fixed, plural, share, time, whole } from "./numbers.js";
-import { chartKeys, coloured, dressed, labeller, logarithmic } from "./plot.js";
-import { fitted, SMALL } from "./text.js";
+import { BESIDE, chartKeys, coloured, dressed, labeller, logarithmic } from "./plot.js";
+import { fitted, SMALL, textWidth } from "./text.js";
 import { explain } from "./tooltip.js";
 
 const [ROOFLINE_HEIGHT, MOST_LABELS, WIDEST_DOT] = [440, 8, 17];
@@ -54,7 +54,8 @@ function drawRoofline(width, data) {
   const radius = (ns) => Math.max(3, WIDEST_DOT * Math.sqrt(ns / most));
   // Large marks first, so that small ones stay visible.
   for (const point of data.points) chart.append(opMark(point, x(point.intensity), y(point.flops_rate), radius(point.ns), data));
-  const place = labeller([left, right, top - 10, bottom], data.points.slice(0, MOST_LABELS).map((point) => [x(point.intensity), y(point.flops_rate)]));
+  const limits = data.bandwidth ? data.roofs.map((roof) => [right - textWidth(limitText(roof), SMALL), y(roof.flops_rate) - 17, right, y(roof.flops_rate) + 2]) : [];
+  const place = labeller([left, right, top - 10, bottom], data.points.slice(0, MOST_LABELS).map((point) => [x(point.intensity), y(point.flops_rate)]), BESIDE, limits);
   const named = new Set();
   for (const point of data.points.slice(0, MOST_LABELS)) {
     const name = fitted(point.op.replace(/^aten::/, ""), 190, SMALL);
@@ -67,6 +68,9 @@ function drawRoofline(width, data) {
   return chart;
 }
 
+/** The name of a limit of arithmetic. */
+const limitText = ({ dtype, flops_rate }) => `${dtype} ${withUnit(flops_rate, "FLOP/s")}`;
+
 /** The limit of the memory, and of each format's arithmetic from the intensity at which it takes over. */
 function roofLines(data, { x, y, lowX, highX, lowY, left, right }) {
   const highest = Math.max(...data.roofs.map(({ flops_rate }) => flops_rate), 0);
@@ -76,10 +80,11 @@ function roofLines(data, { x, y, lowX, highX, lowY, left, right }) {
   const middle = Math.sqrt(from * until);
   const slope = (Math.atan2(y(until * data.bandwidth) - y(from * data.bandwidth), x(until) - x(from)) * 180) / Math.PI;
   lines.push(svg("text", { class: "point-label", x: x(middle), y: y(middle * data.bandwidth) - 7, "text-anchor": "middle", transform: `rotate(${slope.toFixed(1)} ${x(middle)} ${y(middle * data.bandwidth)})` }, `memory ${withUnit(data.bandwidth, "B/s")}`));
-  for (const { dtype, flops_rate } of data.roofs) {
+  for (const roof of data.roofs) {
+    const { flops_rate } = roof;
     const start = Math.max(lowX, flops_rate / data.bandwidth);
     lines.push(svg("path", { class: "roof", d: `M${Math.max(left, x(start))} ${y(flops_rate)}H${right}` }));
-    lines.push(svg("text", { class: "point-label", x: right, y: y(flops_rate) - 6, "text-anchor": "end" }, `${dtype} ${withUnit(flops_rate, "FLOP/s")}`));
+    lines.push(svg("text", { class: "point-label", x: right, y: y(flops_rate) - 6, "text-anchor": "end" }, limitText(roof)));
   }
   return lines;
 }

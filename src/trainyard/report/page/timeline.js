@@ -32,7 +32,7 @@ export async function timeline() {
     csv: () => saveCsv("timeline", line.slices()),
     png: () => line.canvas.toBlob((blob) => save("timeline.png", blob)),
   });
-  card.querySelector(".note").append("", ...["W", "S"].map((key) => el("kbd", {}, key)), " zoom ", ...["A", "D"].map((key) => el("kbd", {}, key)), " pan ", el("kbd", {}, "F"), " fit ", el("kbd", {}, "/"), " search ", el("kbd", {}, "?"), " help");
+  card.querySelector(".note").append(el("span", { class: "hint" }, ...["W", "S"].map((key) => el("kbd", {}, key)), " zoom ", ...["A", "D"].map((key) => el("kbd", {}, key)), " pan ", el("kbd", {}, "F"), " fit ", el("kbd", {}, "/"), " search ", el("kbd", {}, "?"), " help"));
   const stage = el("div", { class: "stage" });
   const facts = el("p", { class: "facts" });
   const picked = el("div", { class: "picked", role: "group", "aria-label": "Selected slice", hidden: true });

@@ -37,7 +37,10 @@ export function whatIf() {
   const keys = chartKeys("Signs", [["Measured", dressed("key-was")], ["Predicted", dressed("key-now")]]);
   card.append(el("div", { class: "whatif" }, levers(data), el("div", { class: "answer" }, verdict, keys, host)), extent(data), details("All replayed steps as a table", () => gridRows(data)));
   const draw = () => host.replaceChildren(now().how === "missing" ? el("p", { class: "empty" }, "No step was replayed for this combination.") : drawSteps(host.clientWidth, data, now()));
-  const answer = () => verdict.replaceChildren(...verdictOf(data, now()));
+  const answer = () => {
+    verdict.replaceChildren(...verdictOf(data, now()));
+    card.classList.toggle("unchanged", !state.whatIf);
+  };
   redrawn(host, draw);
   watch((changed) => {
     if (!changed.includes("whatIf")) return;

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from trainyard import plugins
 from trainyard.errors import BadInput, CommandFailed
+from trainyard.inject.python_path import python_path
 from trainyard.job import SCRIPT, Job, Measure
 from trainyard.launch.supervisor.event_log import EventLogWriter
 from trainyard.launch.supervisor.resource_exhaustion import kills, memory_group
@@ -39,7 +40,6 @@ from trainyard.store.run_folder import rank_files
 from trainyard.store.store import new_id, now
 from trainyard.units import counted, show_size
 
-INJECT = Path(__file__).with_name("inject")
 _REPLACEMENTS = {"torchrun": "`python -m torch.distributed.run` is the same, with the Python that has torch."}
 """Advice for commands of a Python environment whose folder of programs may not be on the PATH."""
 _STDERR = 2
@@ -149,9 +149,8 @@ def _run(command: Sequence[str], folder: Path, measure: Measure, collector: str 
     numbers of steps from variables, and the `collector` of parts of other nodes. An interrupt is passed on, and the
     command is killed if it does not end within 10 seconds. If this process is killed, the command receives SIGTERM.
     """
-    path = os.pathsep.join(part for part in (str(INJECT), os.environ.get("PYTHONPATH", "")) if part)
     watch_variables = {
-        "PYTHONPATH": path,
+        "PYTHONPATH": python_path(os.environ),
         FOLDER: str(folder),
         COLLECTOR: collector,
         MEASURE: f"{measure.warmup},{measure.steps},{measure.profiled},{measure.stacks:d},{measure.shapes:d}",

@@ -1,8 +1,8 @@
 """Time and profile the steps of a script that `trainyard run -- COMMAND` started, without changes to the script.
 
 A step ends when the first optimizer has stepped, or at the end of `with trainyard.step():` if the script uses it.
-torch is not imported before the script imports it. `inject/sitecustomize.py` calls `watch` in every Python process of
-the script.
+torch is not imported before the script imports it. `inject/site/sitecustomize.py` calls `watch` in every Python process
+of the script.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from pathlib import Path
 from time import perf_counter_ns
 from types import ModuleType
@@ -24,6 +21,7 @@ from weakref import ref
 import msgspec
 from msgspec.structs import replace
 
+from trainyard.inject.after_import import AfterImport
 from trainyard.job import PROFILER_WARMUP, Measure
 from trainyard.record import Sample
 from trainyard.run.local.step_timer import Mark, PendingSteps, StepTime, StepTimer
@@ -49,7 +47,7 @@ def watch() -> None:
     )
     watcher = ScriptWatch(Path(os.environ[FOLDER]), launcher_variables.rank(os.environ), measure)
     step_mark.set_watcher(watcher)
-    sys.meta_path.insert(0, _AfterImport(_STEPS_FROM, watcher.follow))
+    sys.meta_path.insert(0, AfterImport(_STEPS_FROM, watcher.follow))
     atexit.register(watcher.close)
 
 
@@ -270,39 +268,3 @@ def _memory() -> int:
     from trainyard.run.local.peak_memory import peak_memory
 
     return peak_memory(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-
-
-class _AfterImport(MetaPathFinder):
-    """Calls `then` with the module `name` right after its import."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self.name, self.then = name, then
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Find the module's spec, with a loader that calls `then` after the import; None for other modules.
-
-        Called by Python's import system. Removes this finder from `sys.meta_path`, so that the real one is asked next.
-        """
-        if fullname != self.name:
-            return None
-        sys.meta_path.remove(self)
-        spec = find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CallAfterLoading(spec.loader, self.then)
-        return spec
-
-
-class _CallAfterLoading(Loader):
-    """Loads a module with `loader`, and calls `then` with it."""
-
-    def __init__(self, loader: Loader, then: Callable[[ModuleType], None]) -> None:
-        self.loader, self.then = loader, then
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self.loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.loader.exec_module(module)
-        self.then(module)

@@ -1,5 +1,5 @@
-"""Imported first by every Python that `trainyard run -- COMMAND` starts: watches the process, after importing the
-environment's own sitecustomize.
+"""Imported first by every Python that `trainyard run -- COMMAND` or `trainyard numerics record -- COMMAND` starts:
+watches the process or records its tensors, after importing the environment's own sitecustomize.
 
 Errors in here must not reach the script: they are printed on stderr, and the script continues unwatched.
 """
@@ -22,3 +22,10 @@ if os.environ.get("TRAINYARD_SCRIPT_FOLDER"):
         pass  # this Python has no trainyard; the command that started it reports that no step was seen
     else:
         watch()
+if os.environ.get("TRAINYARD_NUMERICS_FOLDER"):
+    try:
+        from trainyard.numerics.record.record_process import record
+    except ImportError:
+        pass  # as above
+    else:
+        record()

@@ -1,4 +1,4 @@
-"""`trainyard numerics`: numerical checks of training."""
+"""`trainyard numerics parity`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,13 @@ import click
 from trainyard.cli.support.pipes import InputFile
 
 
-@click.group()
-def command() -> None:
-    """Check that the training is numerically unchanged."""
-
-
-@command.command()
+@click.command()
 @click.argument("job", metavar="[JOB.toml]", required=False, type=InputFile(Path))
 @click.option("--only", metavar="TEXT", default="", help="Run only the mixes whose names contain TEXT.")
 @click.option("--steps", type=click.IntRange(min=1), default=4, show_default=True, help="Number of steps to train.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdicts as JSON.")
 @click.option("--full", is_flag=True, help="Print every mix, not one screen.")
-def parity(job: Path | None, only: str, steps: int, as_json: bool, full: bool) -> None:
+def command(job: Path | None, only: str, steps: int, as_json: bool, full: bool) -> None:
     """Compare losses and gradient norms of parallel layouts with those of a single process.
 
     Without a job: every parallelism, precision and recomputation, alone and combined, on small models. With JOB.toml:

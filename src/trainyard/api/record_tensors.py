@@ -1,0 +1,51 @@
+"""Record the tensors of a training."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trainyard.errors import BadInput
+from trainyard.numerics.record.record_command import RecordOptions, RecordReport, record_command
+
+_MOST_STEPS = 100_000
+
+
+def record_numerics(
+    command: Sequence[str],
+    out: str | Path,
+    *,
+    steps: str = "0-2",
+    every: int = 1,
+    level: str = "operations",
+    replicas: int = 4,
+    most_elements: int = 0,
+    say: Callable[[str], object] = lambda text: None,
+) -> RecordReport:
+    """Records a summary of every tensor of some training steps, for `compare_numerics`.
+
+    `command`: a training script with its arguments, or a job file alone; it is run once as it is, and with `replicas`
+    also in float64 and jittered. `out`: a new folder. `steps`: `A-B`, from 0, of which every `every`th is recorded.
+    `level`: `operations`, `modules` or `steps` (gradients, weights and optimizer state only). `most_elements`: results
+    of operations with more are left out; 0 for none. `say`: called with the cost of each run.
+
+    Raises `BadInput` for a command that is not found or takes no step, and `CommandFailed` if it fails.
+    """
+    words = list(command)
+    if len(words) == 1 and words[0].endswith(".toml"):
+        words = [sys.executable, "-m", "trainyard.cli.main", "run", words[0]]
+    options = RecordOptions(
+        steps=_parse_steps(steps)[::every], level=level, replicas=replicas, most_elements=most_elements
+    )
+    return record_command(words, Path(out), options, say)
+
+
+def _parse_steps(text: str) -> list[int]:
+    """The steps of `A-B` or `A`. Raises `BadInput`."""
+    match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text.strip())
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if last < first or last - first >= _MOST_STEPS:
+        raise BadInput(f"steps {text!r}: not of the form A-B with A <= B.", "For example 0-2, or 100-104.")
+    return list(range(first, last + 1))

@@ -1,0 +1,19 @@
+"""`trainyard numerics`: numerical checks of training."""
+
+from __future__ import annotations
+
+import click
+
+from trainyard.cli.numerics.compare import command as compare
+from trainyard.cli.numerics.parity import command as parity
+from trainyard.cli.numerics.record import command as record
+
+
+@click.group()
+def command() -> None:
+    """Check that the training is numerically unchanged."""
+
+
+command.add_command(compare, "compare")
+command.add_command(parity, "parity")
+command.add_command(record, "record")

@@ -1,0 +1,34 @@
+"""`trainyard numerics compare`."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option("--exact", is_flag=True, help="Both must be equal bit by bit, as of a deterministic program run twice.")
+@click.option("--full", is_flag=True, help="Print every module, step and note.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@click.pass_context
+def command(context: click.Context, a: str, b: str, exact: bool, full: bool, as_json: bool) -> None:
+    """Find the first tensor of B that rounding does not explain: its module, operation and line of code.
+
+    A and B are folders that `trainyard numerics record` wrote: A of the program that is right, with its float64
+    reference and jittered replicas, B of the one in question, of which the plain run is enough. They may differ in
+    kernels, compiler, dtype and layout.
+
+    Exit codes: 0 the same within rounding, 1 different, 2 bad input, 3 cannot tell: rounding is of the order of the
+    values, or A lacks its reference.
+    """
+    from trainyard import api
+    from trainyard.cli.support.output import console, print_json
+    from trainyard.report.numerics.numerics_terminal import print_numerics
+
+    report = api.compare_numerics(a, b, exact=exact)
+    if as_json:
+        print_json(report)
+    else:
+        print_numerics(report, console(full=full), full)
+    context.exit(report.exit_code)

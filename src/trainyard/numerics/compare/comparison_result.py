@@ -1,0 +1,151 @@
+"""The result of a comparison of two records, as plain data."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from trainyard.numerics.compare.comparison_rule import ComparisonRule
+from trainyard.numerics.compare.match_modules import RenamedModule
+from trainyard.numerics.tensor_record import Phase, Role
+
+Verdict = Literal["same", "different", "cannot tell"]
+Status = Literal["identical", "within rounding", "compensated", "different", "undetectable"]
+"""`compensated`: differs within a module whose output does not. `undetectable`: A's own rounding is as large as the
+values, or the records lack what the check needs."""
+Kind = Literal[
+    "value",
+    "shape",
+    "dtype",
+    "non-finite",
+    "data",
+    "missing gradient",
+    "extra gradient",
+    "not updated",
+    "replicas differ",
+    "not deterministic",
+]
+
+
+class TensorPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor of both records. `module` and the numbers are those of A. `rank`: -1 for a tensor of all ranks.
+    `location_a`, `location_b`: file and line of the user's code; empty if unknown."""
+
+    step: int
+    phase: Phase
+    module: str
+    operation: str
+    role: Role
+    name: str
+    call: int
+    output: int
+    rank: int
+    shape: tuple[int, ...]
+    dtype_a: str
+    dtype_b: str
+    location_a: str
+    location_b: str
+
+
+class Divergence(msgspec.Struct, frozen=True, kw_only=True):
+    """A tensor of B that rounding does not explain. `error`: of B, relative to the float64 reference of A; None if it
+    is not finite or the check is exact. `noise`: the largest error of A and its replicas; `limit`: the error from which
+    B differs; `rho`: error / noise. `last_correct`: the last tensor that B computed before it within rounding, None if
+    there is none. `detail`: numbers of this kind of divergence. `only_a`, `only_b`: operations of the module that one
+    side lacks, with their locations. `count`: the tensors that diverge in the same way, this one included."""
+
+    kind: Kind
+    tensor: TensorPoint
+    error: float | None = None
+    noise: float | None = None
+    limit: float | None = None
+    rho: float | None = None
+    last_correct: TensorPoint | None = None
+    detail: str = ""
+    only_a: tuple[str, ...] = ()
+    only_b: tuple[str, ...] = ()
+    count: int = 1
+
+
+class ModuleComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The tensors of a module over all steps; `module` is empty outside of modules. `rho`: the largest; `of_limit`: the
+    largest error as a fraction of its limit; `worst`: the operation or role of that tensor; `noise`: of it. None if no
+    tensor was judged by value. `first`: index in the order of execution."""
+
+    module: str
+    status: Status
+    tensors: int
+    different: int
+    undetectable: int
+    rho: float | None = None
+    of_limit: float | None = None
+    noise: float | None = None
+    worst: str = ""
+    is_first_fault: bool = False
+
+
+class StepComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The tensors of a phase of a step, as `ModuleComparison`. `noise`, `error`: medians over the tensors judged by
+    value, None without any."""
+
+    step: int
+    phase: Phase
+    tensors: int
+    different: int
+    undetectable: int
+    rho: float | None = None
+    of_limit: float | None = None
+    noise: float | None = None
+    error: float | None = None
+
+
+class RecordSide(msgspec.Struct, frozen=True, kw_only=True):
+    """The contents of a record. `tensors`: of the plain run, merged over ranks. `cut`: ranks whose files end early."""
+
+    folder: str
+    command: tuple[str, ...]
+    layout: str
+    device: str
+    ranks: int
+    level: str
+    variants: tuple[str, ...]
+    steps: tuple[int, ...]
+    tensors: int
+    cut: tuple[int, ...] = ()
+
+
+class TensorCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers of tensors. `only_a`, `only_b`: of one side only, which are not compared."""
+
+    identical: int
+    within_rounding: int
+    compensated: int
+    different: int
+    undetectable: int
+    only_a: int
+    only_b: int
+
+    @property
+    def compared(self) -> int:
+        return self.identical + self.within_rounding + self.compensated + self.different + self.undetectable
+
+
+class RecordComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether B computes what A computes. `first`: the first divergence in order of execution of A; `further`: others
+    that do not follow from it. `modules`: in order of execution. `steps`: phases of the common steps, in order.
+    `undetectable_reasons`: reason -> number of tensors. `rule` is None if values could not be judged."""
+
+    verdict: Verdict
+    reason: str
+    a: RecordSide
+    b: RecordSide
+    rule: ComparisonRule | None
+    counts: TensorCounts
+    first: Divergence | None
+    further: tuple[Divergence, ...]
+    modules: tuple[ModuleComparison, ...]
+    steps: tuple[StepComparison, ...]
+    undetectable_reasons: dict[str, int]
+    renamed: tuple[RenamedModule, ...]
+    notes: tuple[str, ...]

@@ -1,0 +1,215 @@
+"""The first tensor of B that rounding does not explain, and others that do not follow from it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from math import isfinite
+from typing import NamedTuple
+
+from trainyard.numerics.compare.align_tensors import Alignment, TensorPair, Tensors
+from trainyard.numerics.compare.comparison_result import Divergence, Kind, TensorPoint
+from trainyard.numerics.compare.exact_checks import ExactFinding
+from trainyard.numerics.compare.judge_tensors import Judgements
+from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.tensor_record import TensorKey, TensorRecord
+
+_MOST_OPERATIONS = 5
+"""Operations listed that one side lacks."""
+_OF_ROWS: tuple[Kind, ...] = ("value", "shape", "dtype", "non-finite")
+"""Kinds that follow from an earlier divergence, unless the inputs of the module are right."""
+_CORRECT = ("identical", "within rounding")
+
+
+class Divergences(NamedTuple):
+    first: Divergence | None
+    further: tuple[Divergence, ...]
+
+
+class _Candidate(NamedTuple):
+    """`position`: step and index of execution."""
+
+    position: tuple[int, int]
+    divergence: Divergence
+
+
+class DivergenceFinder:
+    """Finds divergences in the matched tensors of A and B, as they were judged."""
+
+    def __init__(self, a: Tensors, b: Tensors, alignment: Alignment, judgements: Judgements) -> None:
+        self.a, self.b, self.alignment, self.judgements = a, b, alignment, judgements
+        self.rows = {pair.a: row for row, pair in enumerate(alignment.pairs)}
+
+    def find(self, exact: Iterable[ExactFinding]) -> Divergences:
+        """The first divergence in order of execution, and the others that do not follow from it: those of the exact
+        checks, and in the same step modules whose inputs are right and whose outputs are not."""
+        by_kind: dict[Kind, list[ExactFinding]] = defaultdict(list)
+        for finding in exact:
+            by_kind[finding.kind].append(finding)
+        candidates = [self._of_finding(findings) for findings in by_kind.values()]
+        different = [row for row, status in enumerate(self.judgements.status) if status == "different"]
+        if different:
+            candidates.append(self._of_row(different[0]))
+        if not candidates:
+            return Divergences(None, ())
+        candidates.sort(key=lambda candidate: candidate.position)
+        first, *others = candidates
+        independent = [self._of_row(row) for row in self._independent_rows(first.divergence.tensor)]
+        listed = {id(candidate.divergence): candidate for candidate in (*others, *independent)}
+        further = [
+            candidate
+            for candidate in sorted(listed.values(), key=lambda candidate: candidate.position)
+            if candidate.divergence.kind not in _OF_ROWS or candidate in independent
+        ]
+        return Divergences(first.divergence, tuple(candidate.divergence for candidate in further))
+
+    def _of_finding(self, findings: Sequence[ExactFinding]) -> _Candidate:
+        """The first of the findings of a kind."""
+        finding = min(findings, key=lambda finding: finding.position)
+        divergence = Divergence(
+            kind=finding.kind,
+            tensor=_point(finding.key, finding.a, finding.b),
+            last_correct=self._last_correct(finding.position),
+            detail=finding.detail,
+            count=len(findings),
+        )
+        return _Candidate(finding.position, divergence)
+
+    def _of_row(self, row: int) -> _Candidate:
+        """The divergence of a pair by its value, its shape, or elements that are not finite."""
+        pair, judged = self.alignment.pairs[row], self.judgements
+        record_a, record_b = self.a[pair.a], self.b[pair.b]
+        position = (record_a.step, record_a.index)
+        last = self._last_correct(position, pair.a.rank)
+        kind = judged.kinds[row] or "value"
+        since = (last.step, self._index(last)) if last is not None else (pair.a.tensor.step, -1)
+        divergence = Divergence(
+            kind=kind,
+            tensor=_point(pair.a, record_a, record_b),
+            error=_finite(judged.error[row]),
+            noise=_finite(judged.noise[row]),
+            limit=_finite(judged.limit[row]),
+            rho=_finite(judged.rho[row]),
+            last_correct=last,
+            detail=_detail(kind, record_a, record_b),
+            only_a=self._operations_between(self.alignment.only_a, self.a, since, position, pair.a),
+            only_b=self._operations_between(self.alignment.only_b, self.b, *self._range_in_b(last, pair), pair.b),
+            count=judged.status.count("different"),
+        )
+        return _Candidate(position, divergence)
+
+    def _independent_rows(self, first: TensorPoint) -> list[int]:
+        """The first different tensor of each module, in the step of the first divergence, whose inputs are right. Not
+        of the module of the first divergence and those around it: their inputs are right in any case."""
+        inputs: dict[str, list[int]] = defaultdict(list)
+        wrong: dict[str, int] = {}
+        for row, pair in enumerate(self.alignment.pairs):
+            key = pair.a.tensor
+            if key.step != first.step or key.phase != "forward":
+                continue
+            if key.role == "input":
+                inputs[key.module].append(row)
+            elif self.judgements.status[row] == "different":
+                wrong.setdefault(key.module, row)
+        status = self.judgements.status
+        right = [
+            module for module in wrong if inputs[module] and all(status[row] in _CORRECT for row in inputs[module])
+        ]
+        right = [module for module in right if not _is_around(module, first.module)]
+        innermost = [
+            module for module in right if not any(_is_around(module, other) for other in right if other != module)
+        ]
+        return sorted(wrong[module] for module in innermost)
+
+    def _last_correct(self, position: tuple[int, int], rank: int | None = None) -> TensorPoint | None:
+        """The last tensor before a position that B computed within rounding. `rank`: only of this rank."""
+        last: TensorPair | None = None
+        for pair, status in zip(self.alignment.pairs, self.judgements.status):
+            record = self.a[pair.a]
+            if (record.step, record.index) >= position:
+                break
+            if status in _CORRECT and (rank is None or pair.a.rank == rank):
+                last = pair
+        return None if last is None else _point(last.a, self.a[last.a], self.b[last.b])
+
+    def _operations_between(
+        self,
+        keys: Iterable[LogicalKey],
+        records: Tensors,
+        since: tuple[int, int],
+        until: tuple[int, int],
+        at: LogicalKey,
+    ) -> tuple[str, ...]:
+        """The operations among `keys` between two positions, in the module, phase and step of `at`."""
+        listed: list[str] = []
+        for key in keys:
+            record = records[key]
+            same = (key.tensor.module, key.tensor.phase, key.rank) == (at.tensor.module, at.tensor.phase, at.rank)
+            if same and key.tensor.operation and since <= (record.step, record.index) <= until:
+                listed.append(f"{record.operation} ({record.location})" if record.location else record.operation)
+        return tuple(listed[:_MOST_OPERATIONS])
+
+    def _range_in_b(self, last: TensorPoint | None, pair: TensorPair) -> tuple[tuple[int, int], tuple[int, int]]:
+        """The positions in B of the last correct tensor and of the pair."""
+        record = self.b[pair.b]
+        if last is None:
+            return (record.step, -1), (record.step, record.index)
+        previous = self.b[self.alignment.pairs[self._row(last)].b]
+        return (previous.step, previous.index), (record.step, record.index)
+
+    def _row(self, point: TensorPoint) -> int:
+        """The row of a point that is a pair."""
+        return self.rows[_key_of(point)]
+
+    def _index(self, point: TensorPoint) -> int:
+        return self.a[_key_of(point)].index
+
+
+def _point(key: LogicalKey, a: TensorRecord | None, b: TensorRecord | None) -> TensorPoint:
+    """The tensor `key`, with what each side recorded of it; None for a side that lacks it."""
+    return TensorPoint(
+        step=key.tensor.step,
+        phase=key.tensor.phase,
+        module=key.tensor.module,
+        operation=key.tensor.operation,
+        role=key.tensor.role,
+        name=key.tensor.name,
+        call=key.tensor.call,
+        output=key.tensor.output,
+        rank=key.rank,
+        shape=next((record.shape for record in (a, b) if record is not None), ()),
+        dtype_a="" if a is None else a.dtype,
+        dtype_b="" if b is None else b.dtype,
+        location_a="" if a is None else a.location,
+        location_b="" if b is None else b.location,
+    )
+
+
+def _detail(kind: Kind, a: TensorRecord, b: TensorRecord) -> str:
+    """The numbers of a divergence that is not of values."""
+    if kind == "shape":
+        return f"{list(a.shape)} in A, {list(b.shape)} in B"
+    if kind == "dtype":
+        return f"{a.dtype} in A, {b.dtype} in B"
+    if kind == "non-finite" and b.nonfinite is not None:
+        counts = (("NaN", b.nonfinite.nan), ("+Inf", b.nonfinite.positive), ("-Inf", b.nonfinite.negative))
+        return ", ".join(f"{count:,} {name}" for name, count in counts if count)
+    return ""
+
+
+def _key_of(point: TensorPoint) -> LogicalKey:
+    return LogicalKey(
+        TensorKey(
+            point.step, point.phase, point.module, point.operation, point.role, point.name, point.call, point.output
+        ),
+        point.rank,
+    )
+
+
+def _is_around(module: str, inner: str) -> bool:
+    """Whether `module` is `inner` or contains it."""
+    return not module or inner == module or inner.startswith(f"{module}.")
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if isfinite(value) else None

@@ -1,0 +1,269 @@
+"""Judges each matched tensor: is its error in B one that rounding explains?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from trainyard.numerics.compare.align_tensors import TensorPair, Tensors
+from trainyard.numerics.compare.comparison_result import Kind, Status
+from trainyard.numerics.compare.comparison_rule import (
+    MIN_REPLICAS,
+    OTHER_PRECISION,
+    UNINFORMATIVE,
+    UNIT_ROUNDOFF,
+    ComparisonRule,
+)
+from trainyard.numerics.compare.compensated_operations import compensated_rows
+from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.compare.noise_levels import F64, I64, degrees_of_freedom, noise_levels, relative_errors
+from trainyard.numerics.tensor_record import BUCKETS, NonFinite, TensorRecord
+
+_CHUNK = 8192
+"""Tensors whose sketches are in memory at a time."""
+_UNDEFINED = ("aten.empty", "aten.new_empty", "aten.resize")
+"""Beginnings of the names of operations whose results are not initialised."""
+
+NO_REFERENCE = "no float64 reference"
+FEW_REPLICAS = "too few jittered replicas"
+NOISY = "rounding is of the order of the values"
+INTEGERS = "integers that differ, compared for equality only"
+NOT_FINITE = "not finite in A"
+UNINITIALISED = "memory that is not initialised"
+DAMAGED = "numbers in the record are not finite"
+
+
+class Judgements(NamedTuple):
+    """Columns of all pairs [t]: the status; the relative error of B, the noise and the limit, NaN if the value was not judged;
+    the reason if it is undetectable, else empty; the kind of difference if it is not of the value. `rule`: None if no
+    value could be judged."""
+
+    status: list[Status]
+    error: F64
+    noise: F64
+    limit: F64
+    reasons: list[str]
+    kinds: Sequence[Kind | None]
+    rule: ComparisonRule | None
+
+    @property
+    def of_limit(self) -> F64:
+        """The error as a fraction of the limit."""
+        return self.error / self.limit
+
+    @property
+    def rho(self) -> F64:
+        """The error relative to the noise."""
+        return self.error / self.noise
+
+
+class RunsOfA(NamedTuple):
+    """`plain`: the run that is compared; `replicas`: of it, jittered; `reference`: in float64, None without one."""
+
+    plain: Tensors
+    replicas: Sequence[Tensors]
+    reference: Tensors | None
+
+
+class _Row(NamedTuple):
+    """The records of a pair: of A, of B, of the float64 reference and of the replicas; None where a run lacks it."""
+
+    pair: TensorPair
+    a: TensorRecord
+    b: TensorRecord
+    reference: TensorRecord | None
+    replicas: Sequence[TensorRecord | None]
+
+
+def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgements:
+    """Judges all pairs, which are in order of execution."""
+    rows = _rows(pairs, a, b)
+    other_precision = _has_other_precision(rows)
+    kinds: list[Kind | None] = [_other_kind(row, other_precision) for row in rows]
+    reasons = [_unjudgeable(row) for row in rows]
+    judged = [at for at, reason in enumerate(reasons) if not (reason or kinds[at] in ("shape", "non-finite"))]
+    error, noise, limit = (np.full(len(pairs), np.nan) for _ in range(3))
+    rule = ComparisonRule(replicas=len(a.replicas), tensors=len(judged)) if judged else None
+    if rule is not None:
+        error[judged], noise[judged], limit[judged] = _compare_values(
+            rule, [rows[at] for at in judged], other_precision
+        )
+    status: list[Status] = []
+    for at, row in enumerate(rows):
+        if kinds[at] is not None:
+            status.append("different")
+        elif _is_identical(row):
+            status.append("identical")
+        elif reasons[at]:
+            status.append("undetectable")
+        else:
+            judgement, reasons[at] = _judge(float(error[at]), float(noise[at]), float(limit[at]))
+            status.append(judgement)
+    for at in compensated_rows(pairs, status):
+        status[at] = "compensated"
+    reasons = [reason if status[at] == "undetectable" else "" for at, reason in enumerate(reasons)]
+    return Judgements(status, error, noise, limit, reasons, kinds, rule)
+
+
+def _rows(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> list[_Row]:
+    """The records of all pairs."""
+    plain = _count_calls(a.plain)
+    replicas = [(run, _common_calls(plain, run)) for run in a.replicas]
+    reference, calls = a.reference or {}, _common_calls(plain, a.reference or {})
+    return [
+        _Row(
+            pair,
+            a.plain[pair.a],
+            b[pair.b],
+            _same_call(reference, pair.a, calls),
+            [_same_call(run, pair.a, calls_of_run) for run, calls_of_run in replicas],
+        )
+        for pair in pairs
+    ]
+
+
+def _judge(error: float, noise: float, limit: float) -> tuple[Status, str]:
+    """The status of a tensor by its value, and the reason if it is undetectable."""
+    if not np.isfinite(limit) or noise >= UNINFORMATIVE:
+        return "undetectable", NOISY
+    if np.isnan(error):
+        return "undetectable", DAMAGED
+    if error > limit:
+        return "different", ""
+    return ("undetectable", NOISY) if limit >= UNINFORMATIVE else ("within rounding", "")
+
+
+def _compare_values(rule: ComparisonRule, rows: Sequence[_Row], has_other_precision: bool) -> tuple[F64, F64, F64]:
+    """(error of B, noise, limit) of each tensor, all of which have a reference."""
+    references = [row.reference or row.a for row in rows]
+    side_a, side_b = [row.a for row in rows], [row.b for row in rows]
+    runs = [side_a, *map(list, zip(*(row.replicas for row in rows)))]
+    norms = _reference_norms(references)
+    error = np.empty(len(norms))
+    errors = np.empty((len(runs), len(norms)))
+    degrees = np.empty(len(norms), np.int64)
+    for begin in range(0, len(norms), _CHUNK):
+        part = slice(begin, begin + _CHUNK)
+        reference = _sketches(references[part])
+        sketches = np.stack([_sketches(run[part]) for run in runs])
+        error[part] = relative_errors(_sketches(side_b[part]), reference, norms[part])
+        errors[:, part] = relative_errors(sketches, reference, norms[part])
+        degrees[part] = degrees_of_freedom(sketches - reference)
+    roundoff, scale = _roundoffs(side_a, side_b, has_other_precision)
+    noise, limit = noise_levels(rule, errors, degrees, roundoff=roundoff, scale=scale, groups=_groups(side_a))
+    return error, noise, limit
+
+
+def _sketches(records: Sequence[TensorRecord | None]) -> F64:
+    """The sketches [t, s]; NaN for None."""
+    missing = np.full(BUCKETS, np.nan).tobytes()
+    data = b"".join(record.sketch if record is not None and record.sketch else missing for record in records)
+    return np.frombuffer(data, "<f8").reshape(len(records), BUCKETS)
+
+
+def _reference_norms(reference: Sequence[TensorRecord]) -> F64:
+    """The norm of each tensor. Errors of a tensor of zeros are relative to the median size of an element of the phase:
+    rounding does not turn zeros into values of that size."""
+    norms = np.array([record.norm for record in reference])
+    elements = np.sqrt([max(1, prod(record.shape)) for record in reference])
+    for phase in {record.phase for record in reference}:
+        in_phase = np.array([record.phase == phase for record in reference])
+        sizes = (norms / elements)[in_phase & (norms > 0)]
+        if len(sizes):
+            is_zero = in_phase & (norms == 0)
+            norms[is_zero] = np.median(sizes) * elements[is_zero]
+    return norms
+
+
+def _roundoffs(a: Sequence[TensorRecord], b: Sequence[TensorRecord], has_other_precision: bool) -> tuple[F64, F64]:
+    """(round-off, scale) of each tensor, as `noise_levels` takes them.
+
+    If B computes in other number formats, and in a coarser one than A up to this tensor, A's rounding in that format is
+    expected: it grows with the round-off, whatever the dtype of the tensor itself. A coarser format in single places is
+    a fault, and gets no allowance.
+    """
+    own_a, own_b = (np.array([UNIT_ROUNDOFF.get(record.dtype, 0.0) for record in side]) for side in (a, b))
+    if not has_other_precision:
+        return own_a, np.ones(len(own_a))
+    coarsest_a, coarsest_b = np.maximum.accumulate(own_a), np.maximum.accumulate(own_b)
+    is_coarser = coarsest_b > coarsest_a
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(is_coarser & (coarsest_a > 0), coarsest_b / coarsest_a, 1.0)
+    return np.where(is_coarser, coarsest_b, np.maximum(own_a, own_b)), scale
+
+
+def _groups(records: Sequence[TensorRecord]) -> I64:
+    """The number of each tensor's step and phase."""
+    numbers: dict[tuple[int, str], int] = {}
+    return np.array([numbers.setdefault((record.step, record.phase), len(numbers)) for record in records], np.int64)
+
+
+def _has_other_precision(rows: Sequence[_Row]) -> bool:
+    """Whether B computes in other number formats than A as a whole, not in single places."""
+    floats = [row for row in rows if row.a.sketch and row.b.sketch]
+    return sum(row.a.dtype != row.b.dtype for row in floats) >= OTHER_PRECISION * max(1, len(floats))
+
+
+def _other_kind(row: _Row, has_other_precision: bool) -> Kind | None:
+    """The kind of a difference that shows without comparing values; None if there is none."""
+    if row.a.shape != row.b.shape:
+        return "shape"
+    if _is_less_finite(row):
+        return "non-finite"
+    is_float = bool(row.a.sketch and row.b.sketch)
+    return "dtype" if is_float and row.a.dtype != row.b.dtype and not has_other_precision else None
+
+
+def _unjudgeable(row: _Row) -> str:
+    """The reason for which a tensor cannot be judged by value; empty if it can."""
+    if row.pair.a.tensor.operation.startswith(_UNDEFINED):
+        return UNINITIALISED
+    if not (row.a.sketch and row.b.sketch):
+        return INTEGERS
+    if row.reference is None or not row.reference.sketch or row.reference.shape != row.a.shape:
+        return NO_REFERENCE
+    if sum(replica is not None for replica in row.replicas) < MIN_REPLICAS:
+        return FEW_REPLICAS
+    return NOT_FINITE if row.a.nonfinite is not None and (row.a.nonfinite.nan or row.a.nonfinite.positive) else ""
+
+
+def _is_identical(row: _Row) -> bool:
+    """Whether B has the bits of A."""
+    return bool(row.a.hash) and row.a.hash == row.b.hash and row.a.dtype == row.b.dtype
+
+
+def _is_less_finite(row: _Row) -> bool:
+    """Whether B has more elements of a kind that is not finite than every run of A."""
+    runs = [record for record in (row.a, row.reference, *row.replicas) if record is not None]
+    counts = zip(*(_unexpected(record.nonfinite) for record in runs))
+    return any(count > max(kind) for count, kind in zip(_unexpected(row.b.nonfinite), counts))
+
+
+def _unexpected(count: NonFinite | None) -> tuple[int, int, int]:
+    """The numbers of NaN, +Inf and -Inf; 0 for the last if a mask wrote them."""
+    return (count.nan, count.positive, 0 if count.masked else count.negative) if count else (0, 0, 0)
+
+
+def _count_calls(tensors: Tensors) -> Counter[tuple[object, ...]]:
+    """How often each operation was called, per step, phase, module and rank."""
+    return Counter(_call(key) for key in tensors if key.tensor.operation)
+
+
+def _call(key: LogicalKey) -> tuple[object, ...]:
+    tensor = key.tensor
+    return (tensor.step, tensor.phase, tensor.module, tensor.operation, tensor.role, tensor.output, key.rank)
+
+
+def _common_calls(plain: Counter[tuple[object, ...]], run: Tensors) -> frozenset[tuple[object, ...]]:
+    """The operations that a run calls as often as the plain run. Numbers of calls do not match otherwise: in float64
+    there are fewer casts."""
+    return frozenset(call for call, number in _count_calls(run).items() if plain[call] == number)
+
+
+def _same_call(run: Tensors, key: LogicalKey, calls: frozenset[tuple[object, ...]]) -> TensorRecord | None:
+    """The record of a tensor of the plain run in another run of A; None if it has none, or another number of calls."""
+    return run.get(key) if not key.tensor.operation or _call(key) in calls else None

@@ -1,0 +1,122 @@
+"""Sums up the judged tensors by module, and by phase of each step."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from math import isfinite
+
+import numpy as np
+
+from trainyard.numerics.compare.align_tensors import Alignment
+from trainyard.numerics.compare.comparison_result import (
+    ModuleComparison,
+    Status,
+    StepComparison,
+    TensorCounts,
+    TensorPoint,
+)
+from trainyard.numerics.compare.exact_checks import ExactFinding
+from trainyard.numerics.compare.judge_tensors import Judgements
+from trainyard.numerics.compare.noise_levels import F64
+
+_SEVERITY: tuple[Status, ...] = ("different", "within rounding", "compensated", "undetectable", "identical")
+"""Statuses in the order in which they decide that of several tensors."""
+_JUDGED: tuple[Status, ...] = ("identical", "within rounding", "different")
+"""Statuses of tensors whose errors are shown."""
+
+
+def count_tensors(alignment: Alignment, judgements: Judgements) -> TensorCounts:
+    """The numbers of tensors by status."""
+    counts = Counter(judgements.status)
+    return TensorCounts(
+        identical=counts["identical"],
+        within_rounding=counts["within rounding"],
+        compensated=counts["compensated"],
+        different=counts["different"],
+        undetectable=counts["undetectable"],
+        only_a=len(alignment.only_a),
+        only_b=len(alignment.only_b),
+    )
+
+
+def summarise_modules(
+    alignment: Alignment, judgements: Judgements, exact: Iterable[ExactFinding], first: TensorPoint | None
+) -> tuple[ModuleComparison, ...]:
+    """A row for each module, in order of execution. `exact`: violated checks, whose modules differ. `first`: the tensor
+    of the first divergence."""
+    violated = Counter(finding.key.tensor.module for finding in exact)
+    rows: dict[str, list[int]] = defaultdict(list)
+    for row, pair in enumerate(alignment.pairs):
+        rows[pair.a.tensor.module].append(row)
+    return tuple(
+        _summarise_module(module, chosen, alignment, judgements, violated[module], first)
+        for module, chosen in rows.items()
+    )
+
+
+def _summarise_module(
+    module: str,
+    rows: Sequence[int],
+    alignment: Alignment,
+    judgements: Judgements,
+    violated: int,
+    first: TensorPoint | None,
+) -> ModuleComparison:
+    """The row of a module with the pairs `rows` and as many `violated` exact checks."""
+    statuses: list[Status] = [judgements.status[row] for row in rows]
+    worst = _worst(rows, judgements)
+    key = None if worst is None else alignment.pairs[worst].a.tensor
+    return ModuleComparison(
+        module=module,
+        status="different" if violated else min(statuses, key=_SEVERITY.index),
+        tensors=len(rows),
+        different=statuses.count("different") + violated,
+        undetectable=statuses.count("undetectable"),
+        rho=None if worst is None else _finite(judgements.rho[worst]),
+        of_limit=None if worst is None else _finite(judgements.of_limit[worst]),
+        noise=None if worst is None else _finite(judgements.noise[worst]),
+        worst="" if key is None else " ".join(filter(None, (key.operation or key.role, key.name))),
+        is_first_fault=first is not None and first.module == module,
+    )
+
+
+def summarise_steps(alignment: Alignment, judgements: Judgements) -> tuple[StepComparison, ...]:
+    """A row for each phase of each step, in order of execution."""
+    rows: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for row, pair in enumerate(alignment.pairs):
+        rows[pair.a.tensor.step, pair.a.tensor.phase].append(row)
+    summaries: list[StepComparison] = []
+    for chosen in rows.values():
+        key = alignment.pairs[chosen[0]].a.tensor
+        statuses = [judgements.status[row] for row in chosen]
+        worst = _worst(chosen, judgements)
+        summaries.append(
+            StepComparison(
+                step=key.step,
+                phase=key.phase,
+                tensors=len(chosen),
+                different=statuses.count("different"),
+                undetectable=statuses.count("undetectable"),
+                rho=None if worst is None else _finite(judgements.rho[worst]),
+                of_limit=None if worst is None else _finite(judgements.of_limit[worst]),
+                noise=_median(judgements.noise[chosen]),
+                error=_median(judgements.error[chosen]),
+            )
+        )
+    return tuple(summaries)
+
+
+def _worst(rows: Sequence[int], judgements: Judgements) -> int | None:
+    """The row with the largest error relative to its limit, among those that are judged by value."""
+    judged = [row for row in rows if judgements.status[row] in _JUDGED and not np.isnan(judgements.error[row])]
+    return max(judged, key=lambda row: float(judgements.of_limit[row]), default=None)
+
+
+def _median(values: F64) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Record the tensors of a training: `trainyard numerics record`."""

@@ -1,0 +1,107 @@
+"""Compute in float64 what a script computes in any floating-point format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+_RANDOM = frozenset(
+    ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
+)
+"""Operations that fill a tensor with random numbers: float64 draws another stream than the script's format."""
+_FACTORIES = frozenset(("rand", "randn", "rand_like", "randn_like", "normal", "bernoulli", "multinomial"))
+"""Operations that return random numbers."""
+
+
+class Float64(TorchDispatchMode):
+    """Context in which every floating-point operation of eager code computes in float64: arguments are widened, and a
+    format that the script asks for becomes float64, so that casts do nothing. Random numbers are drawn in the script's
+    format and then widened, so that the streams are the same. Complex numbers become complex128.
+
+    `narrow`: the operations that have no float64 kernel and were computed in the script's format.
+    """
+
+    def __init__(self, default: torch.dtype = torch.float32) -> None:
+        """`default`: the format in which tensors are filled with random numbers."""
+        super().__init__()
+        self._default = default
+        self.narrow: set[str] = set()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return False  # compiled functions run eagerly under this mode
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        kwargs = dict(kwargs or {})
+        if name in _RANDOM and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+            return _fill(func, args, kwargs, self._default)
+        if name == "native_dropout":
+            return _drop(func, args[0], args[1], args[2], self._default)
+        if name in _FACTORIES:
+            return tree_map(_widen, func(*_narrowed(args, self._default), **_narrowed(kwargs, self._default)))
+        wide_args, wide_kwargs = tree_map(_widen, list(args)), tree_map(_widen, kwargs)
+        try:
+            result = func(*wide_args, **wide_kwargs)
+        except (NotImplementedError, RuntimeError) as error:
+            if "not implemented" not in str(error) and "ouble" not in str(error):
+                raise
+            self.narrow.add(str(func))
+            result = func(*args, **kwargs)
+        _copy_back(func, args, wide_args)
+        return tree_map(_widen, result)
+
+
+def _widen(value: Any) -> Any:
+    """A tensor in float64 or complex128, and these formats instead of narrower ones; other values unchanged."""
+    if isinstance(value, torch.dtype):
+        if value.is_floating_point:
+            return torch.float64
+        return torch.complex128 if value.is_complex else value
+    if not isinstance(value, Tensor):
+        return value
+    if value.is_floating_point() and value.dtype != torch.float64:
+        return value.to(torch.float64)
+    if value.is_complex() and value.dtype != torch.complex128:
+        return value.to(torch.complex128)
+    return value
+
+
+def _narrowed(values: Any, dtype: torch.dtype) -> Any:
+    """Arguments of a random operation with its float64 tensors in the script's format."""
+    return tree_map(
+        lambda value: value.to(dtype) if isinstance(value, Tensor) and value.dtype == torch.float64 else value, values
+    )
+
+
+def _fill(func: Any, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
+    """Fills a float64 tensor with the random numbers that it would have in `dtype`."""
+    target = args[0]
+    drawn = torch.empty_like(target, dtype=dtype)
+    func(drawn, *_narrowed(list(args[1:]), dtype), **kwargs)
+    return target.copy_(drawn)
+
+
+def _drop(func: Any, values: Tensor, p: float, train: bool | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Dropout of float64 values, with the mask that is drawn in `dtype`."""
+    _, mask = func(values.to(dtype), p, train)
+    scale = 1 / (1 - p) if train is not False and p < 1 else 1.0
+    return _widen(values) * mask * scale, mask
+
+
+def _copy_back(func: Any, args: Sequence[Any], wide_args: Sequence[Any]) -> None:
+    """Copies the result of an operation in place into a narrow tensor that was widened for it."""
+    for schema, given, wide in zip(func._schema.arguments, args, wide_args):
+        if schema.alias_info is None or not schema.alias_info.is_write:
+            continue
+        pairs = zip(given, wide) if isinstance(given, (list, tuple)) else ((given, wide),)
+        for narrow, widened in pairs:
+            if isinstance(narrow, Tensor) and narrow is not widened:
+                narrow.copy_(widened)

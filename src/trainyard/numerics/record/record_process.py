@@ -1,0 +1,120 @@
+"""Record a Python process of the user's script: called by our sitecustomize, which reads what to record from variables.
+
+torch is not imported before the script imports it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import msgspec
+
+from trainyard.inject.after_import import AfterImport
+from trainyard.numerics.tensor_record import RecordHeader
+
+FOLDER, REQUEST = "TRAINYARD_NUMERICS_FOLDER", "TRAINYARD_NUMERICS_REQUEST"
+"""Environment variables: the folder of the record; a `RecordRequest` as JSON."""
+_ENVIRONMENT = (
+    *("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "NCCL_ALGO"),
+    *(
+        "NCCL_PROTO",
+        "PYTHONHASHSEED",
+        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+        "HIPBLASLT_TENSILE_LIBPATH",
+        "ONEDNN_MAX_CPU_ISA",
+    ),
+)
+"""Variables that change results."""
+
+
+class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What to record of a process; see `RecordHeader` and `Recorder`."""
+
+    variant: str
+    steps: tuple[int, ...]
+    level: Literal["operations", "modules", "steps"]
+    most_elements: int = 0
+    jitter_ulp: float = 0.0
+    seed: int = 0
+    command: tuple[str, ...] = ()
+
+
+def record() -> None:
+    """Records this process once it has imported torch, as the environment variables request."""
+    request = msgspec.json.decode(os.environ[REQUEST], type=RecordRequest)
+    process = _Process(Path(os.environ[FOLDER]), request)
+    sys.meta_path.insert(0, AfterImport("torch", process.begin))
+
+
+class _Process:
+    """The recorded process. An error in here is printed and ends the recording; the script continues."""
+
+    def __init__(self, folder: Path, request: RecordRequest) -> None:
+        self._folder, self._request = folder, request
+        self._stack = ExitStack()
+        self._writer: Any = None
+
+    def begin(self, torch: ModuleType) -> None:
+        """Starts to record. Modes that change what is computed are entered before the recorder, which sees their
+        results."""
+        from trainyard.numerics.record.float64_mode import Float64
+        from trainyard.numerics.record.recorder import Recorder
+        from trainyard.numerics.ulp_jitter import UlpJitter
+
+        request = self._request
+        if request.variant == "float64":
+            self._stack.enter_context(Float64())
+        elif request.jitter_ulp:
+            self._stack.enter_context(UlpJitter(request.seed, request.jitter_ulp, all_operations=True))
+        self._stack.enter_context(Recorder(self._write, request.steps, request.level, request.most_elements))
+        atexit.register(self._end)
+
+    def _write(self, tensors: Any) -> None:
+        from trainyard.numerics.record_files import RecordWriter
+
+        try:
+            if self._writer is None:
+                self._writer = RecordWriter(self._folder, _header(self._request))
+            for tensor in tensors:
+                self._writer.write(tensor)
+            self._writer.flush()
+        except OSError as error:
+            print(f"trainyard: tensors cannot be recorded: {error}", file=sys.stderr)  # noqa: T201
+            self._stack.close()
+
+    def _end(self) -> None:
+        self._stack.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _header(request: RecordRequest) -> RecordHeader:
+    """How this process is recorded."""
+    import torch
+    import torch.distributed as dist
+
+    from trainyard.numerics.record_files import FORMAT
+
+    is_group = dist.is_available() and dist.is_initialized()
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return RecordHeader(
+        format=FORMAT,
+        variant=request.variant,
+        rank=dist.get_rank() if is_group else int(os.environ.get("RANK", "0")),
+        ranks=dist.get_world_size() if is_group else int(os.environ.get("WORLD_SIZE", "1")),
+        level=request.level,
+        steps=request.steps,
+        command=request.command,
+        device=device,
+        seed=request.seed,
+        jitter_ulp=request.jitter_ulp,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+        versions={"torch": str(torch.__version__), "python": sys.version.split()[0]},
+        environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+    )

@@ -1,0 +1,299 @@
+"""Record the tensors of the steps of a training in this process, without changing what it computes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal
+
+import torch
+from msgspec.structs import replace
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from trainyard.errors import BadInput
+from trainyard.numerics.record.code_location import user_location
+from trainyard.numerics.record.dtensor_shard import shard_of
+from trainyard.numerics.record.module_paths import ModulePaths
+from trainyard.numerics.record.summarise import Summary, summarise
+from trainyard.numerics.tensor_record import Phase, Role, TensorRecord
+
+Level = Literal["operations", "modules", "steps"]
+_ALLOCATIONS = frozenset(
+    (
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "detach",
+        "lift_fresh",
+        "set_",
+        "resize_",
+    )
+)
+"""Operations without values of their own."""
+_UNRECORDED = frozenset(
+    ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "inductor", "profiler", "prim")
+)
+"""Namespaces of collectives and of the framework's own operations."""
+_MASKS = frozenset(("masked_fill", "masked_fill_", "where", "full", "full_like", "tril", "triu", "fill_", "new_full"))
+"""Operations that write the negative infinities of a mask."""
+
+
+class Recorder:
+    """Records steps of the training in this process. Use as a context manager around the training.
+
+    A step ends when the first optimizer that stepped has stepped again. Operations of compiled regions, and forward
+    passes repeated in the backward pass, are not recorded.
+    """
+
+    def __init__(
+        self,
+        write: Callable[[Sequence[TensorRecord]], object],
+        steps: Collection[int],
+        level: Level = "operations",
+        most_elements: int = 0,
+    ) -> None:
+        """`write`: called with the records of each recorded step. `steps`: to be recorded, from 0. `most_elements`:
+        tensors with more are not recorded, except gradients, weights and states; 0 for no limit."""
+        self._write, self._steps, self._level, self._most_elements = write, frozenset(steps), level, most_elements
+        self._process = os.getpid()
+        self._paths = ModulePaths(self._at_boundary)
+        self._records: list[TensorRecord] = []
+        self._calls: Counter[tuple[Phase, str, str, Role, str]] = Counter()
+        self._step = 0
+        self._optimizer: int | None = None
+        """Identity of the optimizer whose steps end training steps."""
+        self._calls_modules = False
+        self._is_busy = False
+        """Whether operations are the recorder's own, or an optimizer's."""
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Recorder:
+        self._stack.enter_context(self._paths)
+        for handle in (
+            register_optimizer_step_pre_hook(self._before_optimizer),
+            register_optimizer_step_post_hook(self._after_optimizer),
+        ):
+            self._stack.callback(handle.remove)
+        if self._level == "operations":
+            self._stack.enter_context(_Operations(self._at_operation))
+        self._begin_step()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self.flush()
+
+    def flush(self) -> None:
+        """Writes the records of an unfinished step, if this process calls modules at all."""
+        if self._records and self._calls_modules and os.getpid() == self._process:
+            self._write(self._records)
+            self._records = []
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether the present step is recorded, and by this process: data loaders are forks of it."""
+        return self._step in self._steps and not self._is_busy and os.getpid() == self._process
+
+    # ---- events ----
+
+    def _at_operation(self, func: Any, result: Any) -> None:
+        """Records the outputs of an ATen operation."""
+        if not self.is_recording or self._paths.recomputes or _is_left_out(func):
+            return
+        name = f"{func.namespace}.{func.overloadpacket.__name__}"
+        masks = func.overloadpacket.__name__ in _MASKS
+        for output, tensor in enumerate(_tensors(result)):
+            self._record(tensor, "output", operation=name, output=output, masks=masks)
+
+    def _at_boundary(self, path: str, call: int, module: nn.Module, tensors: list[Tensor], side: str) -> None:
+        """Records the outputs of a module, the inputs of an outermost one, and later their gradients."""
+        self._follow_fork()
+        if not self.is_recording or self._level == "steps" or self._paths.recomputes:
+            return
+        role: Role = "data" if side == "input" else "output"
+        for output, tensor in enumerate(tensors):
+            self._record(tensor, role, module=path, call=call, output=output)
+            if role == "output" and tensor.requires_grad and torch.is_grad_enabled():
+                tensor.register_hook(self._gradient_hook(path, call, output))
+
+    def _follow_fork(self) -> None:
+        """Continues in a fork that calls a module: a rank that was forked from a process with torch."""
+        self._calls_modules = True
+        if os.getpid() != self._process:
+            self._process, self._records = os.getpid(), []
+
+    def _gradient_hook(self, path: str, call: int, output: int) -> Callable[[Tensor], None]:
+        step = self._step
+
+        def hook(gradient: Tensor) -> None:
+            if self.is_recording and step == self._step:
+                self._record(gradient, "gradient", module=path, call=call, output=output)
+
+        return hook
+
+    def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
+        """Records the gradients that the optimizer reads."""
+        if self.is_recording:
+            for owner, name, parameter in self._parameters_of(optimizer):
+                if parameter.grad is not None:
+                    self._record(parameter.grad, "gradient", module=owner, name=name, phase="optimizer", call=0)
+        self._is_busy = True
+
+    def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
+        """Records weights and states after the update, and ends the step."""
+        self._is_busy = False
+        if self.is_recording:
+            for owner, name, parameter in self._parameters_of(optimizer):
+                self._record(parameter, "weight", module=owner, name=name, phase="optimizer", call=0)
+                for key, value in optimizer.state.get(parameter, {}).items():
+                    if isinstance(value, Tensor):
+                        state = f"{name}.{key}"
+                        self._record(value, "optimizer_state", module=owner, name=state, phase="optimizer", call=0)
+        if self._optimizer is None:
+            self._optimizer = id(optimizer)
+        if id(optimizer) == self._optimizer:
+            self.flush()
+            self._step += 1
+            self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._calls.clear()
+        self._paths.begin_step()
+        if self.is_recording:
+            self._record(torch.get_rng_state(), "random_state", module="", call=0, phase="forward")
+
+    def _parameters_of(self, optimizer: Optimizer) -> Iterator[tuple[str, str, Tensor]]:
+        """Module, name and tensor of each parameter. One that no called module owns is named by its position."""
+        position = 0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                owner, name = self._paths.parameter(parameter)
+                yield owner, name or f"parameter {position}", parameter
+                position += 1
+
+    # ---- records ----
+
+    def _record(
+        self,
+        tensor: Tensor,
+        role: Role,
+        *,
+        module: str | None = None,
+        operation: str = "",
+        name: str = "",
+        call: int | None = None,
+        output: int = 0,
+        phase: Phase | None = None,
+        masks: bool = False,
+    ) -> None:
+        """Adds the record of a tensor. `module`, `call`, `phase`: None for the present ones."""
+        if _is_symbolic(tensor) or (operation and 0 < self._most_elements < tensor.numel()):
+            return
+        with self._own_operations():
+            in_backward = torch._C._current_graph_task_id() != -1
+            phase = phase or ("backward" if in_backward else "forward")
+            module = self._paths.current if module is None else module
+            if call is None:
+                counted = (phase, module, operation, role, f"{name}{output}")
+                call = self._calls[counted]
+                self._calls[counted] += 1
+            self._records.append(
+                TensorRecord(
+                    index=len(self._records),
+                    step=self._step,
+                    phase=phase,
+                    role=role,
+                    module=module[:1000],
+                    operation=operation[:1000],
+                    name=name[:1000],
+                    call=call,
+                    output=output,
+                    location="" if in_backward or phase == "optimizer" else user_location(sys._getframe(1)),
+                    **_summary_fields(tensor.detach(), masks),
+                )
+            )
+
+    @contextmanager
+    def _own_operations(self) -> Iterator[None]:
+        """A context whose operations are not recorded."""
+        self._is_busy = True
+        try:
+            with torch.no_grad(), _no_modes():
+                yield
+        finally:
+            self._is_busy = False
+
+
+def _summary_fields(tensor: Tensor, masks: bool) -> dict[str, Any]:
+    """The fields of a record that depend on the tensor's values. `masks`: a mask may have written its infinities."""
+    summary = _summarise_part(tensor) if isinstance(tensor, DTensor) else summarise(tensor)
+    fields = summary._asdict()
+    if masks and summary.nonfinite is not None and summary.nonfinite.negative:
+        fields["nonfinite"] = replace(summary.nonfinite, masked=True)
+    return fields
+
+
+def _summarise_part(tensor: DTensor) -> Summary:
+    """The summary of this rank's part; without values if the parts of the ranks do not add up to the tensor."""
+    try:
+        part = shard_of(tensor)
+    except BadInput:
+        return Summary(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+    return summarise(part.tensor, shard=part.shard, shape=part.shape)
+
+
+class _Operations(TorchDispatchMode):
+    """Calls `record` with each ATen operation outside of compiled regions, and its result."""
+
+    def __init__(self, record: Callable[[Any, Any], None]) -> None:
+        super().__init__()
+        self._record = record
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self._record(func, result)
+        return result
+
+
+def _no_modes() -> Any:
+    """A context without dispatch modes: the recorder's own operations are neither recorded nor widened."""
+    return torch.utils._python_dispatch._disable_current_modes()
+
+
+def _is_left_out(func: Any) -> bool:
+    """Whether an operation has no values of its own: views, allocations, collectives (whose results may still be on
+    their way; waiting for one is recorded), and kernels that compiled code calls."""
+    name = func.overloadpacket.__name__
+    if func.namespace in _UNRECORDED and name != "wait_tensor":
+        return True
+    return func.is_view or name in _ALLOCATIONS or func._overloadname.endswith("out")
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _is_symbolic(tensor: Tensor) -> bool:
+    """Whether a tensor has no values: while a compiler traces the script, or on the device `meta`."""
+    return (
+        tensor.is_meta
+        or isinstance(tensor, torch._subclasses.FakeTensor)
+        or torch._is_functional_tensor(tensor)
+        or tensor.layout != torch.strided
+    )

@@ -1,0 +1,108 @@
+"""The summary of a tensor: the fields of a `TensorRecord` that depend on its values."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from trainyard.errors import BadInput
+from trainyard.numerics.record.logical_index import LogicalIndex, index_block
+from trainyard.numerics.record.logical_order import read_positions, read_range
+from trainyard.numerics.record.positional_hash import hash_text, lanes_per_element
+from trainyard.numerics.record.sketch import PERIOD
+from trainyard.numerics.record.sums import Sums, Totals
+from trainyard.numerics.tensor_record import NonFinite, Shard, sample_positions
+
+CPU_CHUNK = 1 << 16
+"""Elements of up to 32 bits summarised at a time on the CPU, where the chunk stays in the cache: 3 MB more memory at
+most."""
+DEVICE_CHUNK = 1 << 21
+"""Elements summarised at a time on other devices: 100 MB more memory at most."""
+
+
+class Summary(NamedTuple):
+    """The fields of a `TensorRecord` of the same names. `mean` is of the elements of the shard. `hash` and `sketch` are
+    empty if the values cannot be read: meta and fake tensors, sparse, nested and quantized ones."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    shard: Shard | None = None
+    hash: str = ""
+    norm: float = 0.0
+    maximum: float = 0.0
+    mean: float = 0.0
+    nonfinite: NonFinite | None = None
+    sketch: bytes = b""
+    sample: bytes = b""
+
+
+def summarise(tensor: Tensor, *, shard: Shard | None = None, shape: tuple[int, ...] | None = None) -> Summary:
+    """Summarises the values of a tensor, or of the part of it that this rank holds.
+
+    `shard`: the part of the logical tensor of this `shape` that `tensor` is, in row-major order; None if it is the
+    whole. Integers and bools are summarised as float64 (rounded beyond 2^53; the hash is exact), complex numbers as
+    pairs of an added last dimension. Of a DTensor, pass the local part (`shard_of`). On an accelerator it waits for the device once. Raises `BadInput` if the sizes
+    contradict each other.
+    """
+    shape = tuple(tensor.shape) if shape is None else shape
+    block = index_block(shape, shard)
+    if block.elements != tensor.numel():
+        raise BadInput(
+            f"The shard has {block.elements} elements, but a tensor of shape {tuple(tensor.shape)} was passed.",
+            "Pass the part that `shard` describes.",
+        )
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if not _is_readable(tensor):
+        return Summary(shape, dtype, shard)
+    totals = _totals(tensor.detach(), block, prod(shape))
+    return Summary(
+        shape=shape,
+        dtype=dtype,
+        shard=shard,
+        hash=hash_text(totals.digest),
+        norm=totals.norm,
+        maximum=totals.maximum,
+        mean=totals.total / (tensor.numel() or 1),
+        nonfinite=totals.nonfinite,
+        sketch=totals.sketch,
+        sample=totals.sample,
+    )
+
+
+def _is_readable(tensor: Tensor) -> bool:
+    """Whether the tensor has values in strided memory."""
+    return (
+        tensor.layout == torch.strided
+        and tensor.device.type != "meta"
+        and not tensor.is_quantized
+        and not isinstance(tensor, FakeTensor)
+    )
+
+
+def _totals(values: Tensor, block: LogicalIndex, elements: int) -> Totals:
+    """Sums over `values`, which are `block` of a logical tensor of so many elements."""
+    if values.is_complex():
+        values = torch.view_as_real(values.resolve_conj())
+        block, elements = block.of_pairs(), 2 * elements
+    values = values.resolve_neg()
+    sums = Sums(values.device, values.is_floating_point())
+    chunk = CPU_CHUNK if values.device.type == "cpu" else DEVICE_CHUNK
+    chunk //= lanes_per_element(values.dtype)
+    count = values.numel()
+    if block.is_contiguous:
+        first = block.start
+        while first < block.start + count:
+            last = min(block.start + count, *(-(-(first + 1) // size) * size for size in (chunk, PERIOD)))
+            sums.add_range(read_range(values, first - block.start, last - block.start), first)
+            first = last
+    else:
+        for at in range(0, count, chunk):
+            end = min(at + chunk, count)
+            sums.add_at(read_range(values, at, end), block.flat(at, end, values.device))
+    local = block.local_positions(sample_positions(elements))
+    positions = torch.tensor(local, dtype=torch.int64).to(values.device, non_blocking=True)
+    return sums.read(read_positions(values, positions))

@@ -1,0 +1,101 @@
+"""Tables of a comparison of recorded tensors: by module, and by phase of each step."""
+
+from __future__ import annotations
+
+from trainyard.numerics.compare.comparison_result import ModuleComparison, RecordComparison
+from trainyard.report.numerics.sentences import show
+from trainyard.report.view.view import Column, Table
+
+_BEFORE, _AFTER = 5, 8
+"""Modules shown before and after that of the first fault."""
+FIRST_FAULT = "▶ "
+"""Mark of the module of the first fault."""
+_STATUS = {
+    "identical": "identical",
+    "within rounding": "rounding",
+    "compensated": "rounding",
+    "different": "different",
+    "undetectable": "undetectable",
+}
+"""Status as a table shows it."""
+
+
+def module_table(comparison: RecordComparison, full: bool) -> Table:
+    """A row for each module in order of execution; without `full`, those around the first fault or with the largest
+    errors."""
+    shown = comparison.modules if full else _around_fault(comparison.modules)
+    left_out = len(comparison.modules) - len(shown)
+    indent = " " * len(FIRST_FAULT) if any(module.is_first_fault for module in shown) else ""
+    return Table(
+        title="module",
+        notes=(f"{left_out:,} more modules with --full.",) if left_out else (),
+        columns=(
+            Column(title="module"),
+            Column(title="rho", id=True),
+            Column(title="of limit", id=True),
+            Column(title="status", id=True),
+            Column(title="noise", id=True, optional=True),
+            Column(title="largest in", optional=True),
+            Column(title="tensors", digits=0, optional=True),
+        ),
+        rows=tuple(
+            (
+                (FIRST_FAULT if module.is_first_fault else indent) + (module.module or "(no module)"),
+                _rho(module),
+                show(module.of_limit),
+                _STATUS[module.status],
+                show(module.noise),
+                module.worst,
+                module.tensors,
+            )
+            for module in shown
+        ),
+    )
+
+
+def _rho(module: ModuleComparison) -> str:
+    """The largest rho; `exact` if only checks of bits alarmed."""
+    return "exact" if module.status == "different" and (module.of_limit or 0.0) <= 1 else show(module.rho)
+
+
+def _around_fault(modules: tuple[ModuleComparison, ...]) -> tuple[ModuleComparison, ...]:
+    """The modules around that of the first fault or, without one, around that with the largest error."""
+    if len(modules) <= _BEFORE + _AFTER + 1:
+        return modules
+    faults = [at for at, module in enumerate(modules) if module.is_first_fault]
+    middle = faults[0] if faults else max(range(len(modules)), key=lambda at: modules[at].of_limit or 0.0)
+    begin = min(max(0, middle - _BEFORE), len(modules) - _BEFORE - _AFTER - 1)
+    return modules[begin : begin + _BEFORE + _AFTER + 1]
+
+
+def step_table(comparison: RecordComparison) -> Table:
+    """A row for each phase of each step."""
+    return Table(
+        title="step",
+        notes=("Error of B and noise: medians over the tensors.",),
+        columns=(
+            Column(title="step", digits=0),
+            Column(title="phase", id=True),
+            Column(title="rho", id=True),
+            Column(title="of limit", id=True),
+            Column(title="error", id=True, optional=True),
+            Column(title="noise", id=True, optional=True),
+            Column(title="different", digits=0),
+            Column(title="undetectable", digits=0, optional=True),
+            Column(title="tensors", digits=0, optional=True),
+        ),
+        rows=tuple(
+            (
+                step.step,
+                step.phase,
+                show(step.rho),
+                show(step.of_limit),
+                show(step.error),
+                show(step.noise),
+                step.different,
+                step.undetectable,
+                step.tensors,
+            )
+            for step in comparison.steps
+        ),
+    )

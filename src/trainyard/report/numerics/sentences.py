@@ -1,0 +1,138 @@
+"""The result of a comparison of recorded tensors in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from trainyard import units
+from trainyard.numerics.compare.comparison_result import Divergence, RecordComparison, TensorPoint
+from trainyard.numerics.compare.comparison_rule import UNINFORMATIVE, ComparisonRule
+from trainyard.numerics.compare.logical_tensors import ALL_RANKS
+
+_MOST_RENAMED = 3
+"""Renamed modules that are listed."""
+
+
+def headline(comparison: RecordComparison) -> str:
+    """The verdict in one sentence, with the first divergence."""
+    counts = comparison.counts
+    if comparison.first is not None:
+        return f"Different, first at {describe_tensor(comparison.first.tensor)}: {describe(comparison.first)}."
+    compared = units.counted(counts.compared, "tensor")
+    if comparison.verdict == "cannot tell":
+        return f"Cannot tell: {comparison.reason}"
+    if counts.identical == counts.compared:
+        return f"Same, bit by bit: all of {compared}."
+    unseen = f"; {counts.undetectable:,} could not be judged" if counts.undetectable else ""
+    return f"Same within rounding: {compared}{unseen}."
+
+
+def describe(divergence: Divergence) -> str:
+    """What is wrong with the tensor of a divergence, without a full stop."""
+    count = f" ({divergence.count:,} in all)" if divergence.count > 1 else ""
+    match divergence.kind:
+        case "value":
+            return _describe_value(divergence)
+        case "shape":
+            return f"its shape is {divergence.detail}"
+        case "dtype":
+            return f"its dtype is {divergence.detail}"
+        case "non-finite":
+            return f"B has values that are not finite and A has not: {divergence.detail}"
+        case "data":
+            return f"the data differ{count}"
+        case "missing gradient":
+            return f"B has no gradient of this parameter, and A has{count}"
+        case "extra gradient":
+            return f"B has a gradient of this parameter, and A has none{count}"
+        case "not updated":
+            return f"the step changes this parameter in A and not in B{count}"
+        case "replicas differ":
+            return f"{divergence.detail} of B should hold equal values and do not{count}"
+        case "not deterministic":
+            return f"the bits differ{count}"
+
+
+def _describe_value(divergence: Divergence) -> str:
+    if divergence.error is None:
+        return "its relative error is not finite"
+    return f"its relative error is {show(divergence.error)}, and rounding explains {show(divergence.limit)}"
+
+
+def describe_tensor(point: TensorPoint) -> str:
+    """A tensor by its operation or role and its module: `aten.mm of layers.3 in the forward pass of step 0`."""
+    if point.operation:
+        subject = point.operation + (f" (call {point.call})" if point.call else "")
+    else:
+        subject = f"the {_ROLES[point.role]}"
+    owner = ".".join(filter(None, (point.module, point.name)))
+    phase = "" if point.phase == "optimizer" or point.role == "data" else f" in the {point.phase} pass"
+    rank = "" if point.rank == ALL_RANKS else f" on rank {point.rank}"
+    of_owner = f" {owner}" if point.role == "weight" else f" of {owner}" if owner else ""
+    return f"{subject}{of_owner}{phase} of step {point.step}{rank}"
+
+
+_ROLES = {
+    "output": "output",
+    "input": "input",
+    "gradient": "gradient",
+    "weight": "weight",
+    "optimizer_state": "optimizer state",
+    "random_state": "random state",
+    "data": "data",
+    "scalar": "scalar",
+}
+
+
+def describe_code(point: TensorPoint) -> str:
+    """The lines of both sides; empty if unknown."""
+    a, b = point.location_a, point.location_b
+    if a == b or not (a and b):
+        return a or b
+    return f"{a} in A, {b} in B"
+
+
+def explain(comparison: RecordComparison) -> Iterator[str]:
+    """Sentences on the limits, on what could not be seen, and on the matching of the two records."""
+    if comparison.rule is not None:
+        yield explain_rule(comparison.rule)
+    for reason, count in comparison.undetectable_reasons.items():
+        yield f"{units.counted(count, 'tensor')} undetectable: {reason}."
+    if comparison.counts.compensated:
+        yield (
+            f"{units.counted(comparison.counts.compensated, 'operation')} with other intermediate results, but the "
+            "outputs of their modules are the same within rounding."
+        )
+    if comparison.renamed:
+        pairs = [f"{pair.b} is {pair.a}" for pair in comparison.renamed[:_MOST_RENAMED]]
+        more = len(comparison.renamed) - len(pairs)
+        yield (
+            f"{units.counted(len(comparison.renamed), 'module')} of B matched by structure: {', '.join(pairs)}"
+            f"{f' and {more} more' if more > 0 else ''}."
+        )
+    if comparison.counts.only_a or comparison.counts.only_b:
+        yield (
+            f"{comparison.counts.only_a:,} tensors are in A only and {comparison.counts.only_b:,} in B only; they are "
+            "not compared."
+        )
+    yield from comparison.notes
+
+
+def explain_rule(rule: ComparisonRule) -> str:
+    """A sentence on the origin of the limits."""
+    return (
+        f"The noise of a tensor is the largest error of A and its {units.counted(rule.replicas, 'jittered replica')}, "
+        "relative to A in float64; rho is B's error divided by it. Limits are such that if B's errors had the same "
+        f"distribution, {100 * rule.false_alarm:g} % of comparisons would raise an alarm, and then {rule.margin:g} "
+        f"times as high, as kernels and layouts round differently. Tensors with noise from {UNINFORMATIVE:g} on are "
+        "undetectable."
+    )
+
+
+def show(value: float | None) -> str:
+    """A relative error or a ratio with two digits."""
+    if value is None:
+        return "–"
+    if value == 0:
+        return "0"
+    return f"{value:.2g}" if 0.01 <= value < 100 else f"{value:,.0f}" if 100 <= value < 1e6 else f"{value:.1e}"
