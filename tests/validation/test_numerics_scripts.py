@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from tests.script_runs import run_script
 from validation.numerics.benign import SETUPS, Setup
 from validation.numerics.fault import Fault
 from validation.numerics.faults import FAULTS
@@ -29,12 +30,6 @@ def slow_except(items, quick):
     return [pytest.param(item, id=item.id, marks=[] if item.id in quick else pytest.mark.slow) for item in items]
 
 
-def run(command: list[str]) -> str:
-    result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    return result.stdout
-
-
 def weights(output: str) -> dict[str, float]:
     """Rank -> the printed combination of its weights."""
     return {rank: float(value) for rank, value in re.findall(r"^rank (\d+) weights (\S+)$", output, re.MULTILINE)}
@@ -46,10 +41,14 @@ def differ(left: dict, right: dict, tolerance: float) -> bool:
     return any(not math.isclose(left[key], right[key], rel_tol=tolerance) for key in left)
 
 
+def train(fault: Fault, arguments: tuple[str, ...] = (), *, faulty: bool) -> str:
+    return run_script(fault.command(sys.executable, faulty=faulty, arguments=arguments), fault.ranks)
+
+
 @pytest.mark.parametrize("fault", slow_except(FAULTS, QUICK_FAULTS))
 def test_fault_changes_the_training_from_its_first_step_on(fault: Fault) -> None:
     arguments = FLOAT64 if fault.changes_float64 else ()
-    good, faulty = (run(fault.command(sys.executable, faulty=side, arguments=arguments)) for side in (False, True))
+    good, faulty = (train(fault, arguments, faulty=side) for side in (False, True))
     assert len(weights(good)) == fault.ranks
     assert all(math.isfinite(loss) for loss in read_losses(good).values())
     before = {step: loss for step, loss in read_losses(good).items() if step < fault.first_step}
@@ -57,17 +56,15 @@ def test_fault_changes_the_training_from_its_first_step_on(fault: Fault) -> None
     assert differ(weights(good), weights(faulty), 1000 * ROUNDING)
 
 
-@pytest.mark.parametrize("fault", slow_except(FAULTS, ("wrong_norm_epsilon",)))
+@pytest.mark.parametrize("fault", slow_except(FAULTS, QUICK_FAULTS))
 def test_good_variant_is_deterministic(fault: Fault) -> None:
-    first, second = (run(fault.command(sys.executable, faulty=False)) for _ in range(2))
-    assert sorted(first.splitlines()) == sorted(second.splitlines())
+    first, second = (train(fault, faulty=False) for _ in range(2))
+    assert first == second
 
 
-@pytest.mark.slow
 def test_skipped_autocast_is_invisible_in_float64() -> None:
     fault = next(fault for fault in FAULTS if fault.id == "autocast_skipped")
-    good, faulty = (run(fault.command(sys.executable, faulty=side, arguments=FLOAT64)) for side in (False, True))
-    assert good == faulty
+    assert train(fault, FLOAT64, faulty=False) == train(fault, FLOAT64, faulty=True)
 
 
 @pytest.mark.parametrize("setup", slow_except(SETUPS, QUICK_SETUPS))
@@ -77,7 +74,16 @@ def test_benign_pair_has_the_same_losses(setup: Setup) -> None:
     tolerance = (2.0**-8 if "bfloat16" in setup.suspect else 1e-6) if is_about_dtype else ROUNDING
     for seed in (0, 7):
         sides = [
-            read_losses(run([*command, *(() if is_about_dtype else FLOAT64)]))
-            for command in setup.commands(sys.executable, seed)
+            read_losses(run_script([*command, *(() if is_about_dtype else FLOAT64)], ranks))
+            for command, ranks in zip(setup.commands(sys.executable, seed), (1, setup.ranks), strict=True)
         ]
         assert not differ(*sides, tolerance), sides
+
+
+@pytest.mark.slow
+def test_script_runs_under_torchrun() -> None:
+    fault = next(fault for fault in FAULTS if fault.id == "ddp_hooks_lost")
+    command = fault.command(sys.executable, faulty=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert sorted(result.stdout.splitlines()) == sorted(train(fault, faulty=False).splitlines())

@@ -47,7 +47,9 @@ class Accepted(NamedTuple):
 
 class Fault(NamedTuple):
     """`number`: of the list of faults in the docs. `first_step`: the first step, counted from 0, in which a recorded
-    tensor differs. `changes_float64`: whether weights differ in float64 beyond rounding, too."""
+    tensor differs. `changes_float64`: whether weights differ in float64 beyond rounding, too. `amended`: the reason why
+    accepted locations were changed after a comparison; tables mark such a fault.
+    """
 
     number: int
     id: str
@@ -59,6 +61,7 @@ class Fault(NamedTuple):
     arguments: tuple[str, ...] = ()
     first_step: int = 0
     changes_float64: bool = True
+    amended: str = ""
 
     def command(self, python: str, *, faulty: bool, arguments: tuple[str, ...] = ()) -> list[str]:
         """The command of a side. `python`: the interpreter; `arguments`: further ones, as `--seed 3`."""

@@ -58,7 +58,8 @@ def _fault_row(fault: Fault, trial: FaultTrial | None, curve: CurveTrial | None)
     if trial and not trial.error:
         step = "" if trial.location.step is None else f"{trial.location.step} ({fault.first_step})"
         seconds = f"{trial.reference_s + trial.suspect_s:.0f} s + {trial.compare_s:.1f} s"
-        cells = (trial.verdict, _yes(trial.named), step, _describe(trial.location), seconds)
+        named = _yes(trial.named) + (" (amended)" if trial.named and fault.amended else "")
+        cells = (trial.verdict, named, step, _describe(trial.location), seconds)
     elif trial:
         cells = ("failed", "", "", "", "")
     return _row((fault.number, fault.title, _short(fault.source), *cells, _describe_curve(curve)))
