@@ -39,8 +39,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
 def record(folder: Path, command: Sequence[str], *, plain: bool) -> float:
     """Records a command. `plain`: only the program as it is, as the suspect side needs. Returns the seconds."""
-    variants = ["--variants", "plain"] if plain else []
-    return _run([TRAINYARD, "numerics", "record", "--out", str(folder), *variants, "--", *command], {0})[1]
+    replicas = ["--replicas", "0"] if plain else []
+    return _run([TRAINYARD, "numerics", "record", "--out", str(folder), *replicas, "--", *command], {0})[1]
 
 
 def compare(reference: Path, suspect: Path) -> Comparison:
