@@ -53,7 +53,7 @@ def test_fault_changes_the_training_from_its_first_step_on(fault: Fault) -> None
     assert all(math.isfinite(loss) for loss in read_losses(good).values())
     before = {step: loss for step, loss in read_losses(good).items() if step < fault.first_step}
     assert before == {step: loss for step, loss in read_losses(faulty).items() if step < fault.first_step}
-    assert differ(weights(good), weights(faulty), 1000 * ROUNDING)
+    assert differ(weights(good), weights(faulty), 100 * ROUNDING)
 
 
 @pytest.mark.parametrize("fault", slow_except(FAULTS, QUICK_FAULTS))
@@ -71,7 +71,7 @@ def test_skipped_autocast_is_invisible_in_float64() -> None:
 def test_benign_pair_has_the_same_losses(setup: Setup) -> None:
     """In float64, unless the pair is about another dtype: then within the rounding of bfloat16 or float32."""
     is_about_dtype = "--dtype" in setup.suspect
-    tolerance = (2.0**-8 if "bfloat16" in setup.suspect else 1e-6) if is_about_dtype else ROUNDING
+    tolerance = (2.0**-6 if "bfloat16" in setup.suspect else 1e-6) if is_about_dtype else ROUNDING
     for seed in (0, 7):
         sides = [
             read_losses(run_script([*command, *(() if is_about_dtype else FLOAT64)], ranks))

@@ -22,7 +22,7 @@ class Task(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Each seed has other shapes. `samples` is a multiple of 4."""
+    """Each seed has other shapes. `samples` is a multiple of 4, `width` of 16."""
 
     samples: int
     width: int
@@ -32,7 +32,7 @@ class Sizes(NamedTuple):
 
 def sizes(seed: int) -> Sizes:
     draw = random.Random(seed)  # noqa: S311 - nothing secret
-    return Sizes(draw.choice((4, 8)), draw.choice((16, 24, 32, 48)), draw.choice((8, 12, 16, 20)), seed)
+    return Sizes(draw.choice((4, 8)), draw.choice((16, 32, 48, 64)), draw.choice((8, 12, 16, 20)), seed)
 
 
 def parse_settings(description: str | None, models: list[str]) -> argparse.Namespace:
