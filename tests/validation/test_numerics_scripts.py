@@ -6,6 +6,8 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import pytest
 
@@ -25,9 +27,10 @@ QUICK_FAULTS = ("wrong_norm_epsilon", "gradient_buffer_race", "zero_tokens")
 QUICK_SETUPS = ("layer_norm", "unfold")
 
 
-def slow_except(items, quick):
-    """Cases by id, of which those not in `quick` are slow."""
-    return [pytest.param(item, id=item.id, marks=[] if item.id in quick else pytest.mark.slow) for item in items]
+def cases(items: Sequence[Fault | Setup], quick: Collection[str], mark: pytest.MarkDecorator) -> list[Any]:
+    """One case per item, of which those whose ids are not in `quick` get the mark."""
+    assert set(quick) <= {item.id for item in items}
+    return [pytest.param(item, id=item.id, marks=[] if item.id in quick else mark) for item in items]
 
 
 def weights(output: str) -> dict[str, float]:
@@ -45,7 +48,7 @@ def train(fault: Fault, arguments: tuple[str, ...] = (), *, faulty: bool) -> str
     return run_script(fault.command(sys.executable, faulty=faulty, arguments=arguments), fault.ranks)
 
 
-@pytest.mark.parametrize("fault", slow_except(FAULTS, QUICK_FAULTS))
+@pytest.mark.parametrize("fault", cases(FAULTS, QUICK_FAULTS, pytest.mark.slow))
 def test_fault_changes_the_training_from_its_first_step_on(fault: Fault) -> None:
     arguments = FLOAT64 if fault.changes_float64 else ()
     good, faulty = (train(fault, arguments, faulty=side) for side in (False, True))
@@ -56,7 +59,7 @@ def test_fault_changes_the_training_from_its_first_step_on(fault: Fault) -> None
     assert differ(weights(good), weights(faulty), 100 * ROUNDING)
 
 
-@pytest.mark.parametrize("fault", slow_except(FAULTS, QUICK_FAULTS))
+@pytest.mark.parametrize("fault", cases(FAULTS, QUICK_FAULTS, pytest.mark.nightly))
 def test_good_variant_is_deterministic(fault: Fault) -> None:
     first, second = (train(fault, faulty=False) for _ in range(2))
     assert first == second
@@ -67,7 +70,7 @@ def test_skipped_autocast_is_invisible_in_float64() -> None:
     assert train(fault, FLOAT64, faulty=False) == train(fault, FLOAT64, faulty=True)
 
 
-@pytest.mark.parametrize("setup", slow_except(SETUPS, QUICK_SETUPS))
+@pytest.mark.parametrize("setup", cases(SETUPS, QUICK_SETUPS, pytest.mark.slow))
 def test_benign_pair_has_the_same_losses(setup: Setup) -> None:
     """In float64, unless the pair is about another dtype: then within the rounding of bfloat16 or float32."""
     is_about_dtype = "--dtype" in setup.suspect
