@@ -50,7 +50,13 @@ def benign_table(trials: Trials) -> str:
 def list_errors(trials: Trials) -> str:
     """A Markdown list of the trials without a result."""
     failed = [trial for trial in trials.by_key.values() if trial.error]
-    return "".join(f"- {trial.id}: {trial.error.splitlines()[-1]}\n" for trial in failed)
+    return "".join(f"- {trial.id}: {_main_line(trial.error)}\n" for trial in failed)
+
+
+def _main_line(error: str) -> str:
+    """The line of a command's output that says what failed: its error, otherwise the last line."""
+    lines = error.splitlines()
+    return next((line for line in lines if line.startswith("error")), lines[-1])
 
 
 def _fault_row(fault: Fault, trial: FaultTrial | None, curve: CurveTrial | None) -> str:
