@@ -12,7 +12,7 @@ from trainyard.numerics.compare.common_batches import has_other_batches, without
 from trainyard.numerics.compare.comparison_result import RecordComparison, RecordSide, Verdict
 from trainyard.numerics.compare.exact_checks import check_exactly, random_state_differs
 from trainyard.numerics.compare.find_divergences import DivergenceFinder
-from trainyard.numerics.compare.judge_tensors import INTEGERS, UNINITIALISED, Judgements, RunsOfA, judge_tensors
+from trainyard.numerics.compare.judge_tensors import NOT_COMPARED, Judgements, RunsOfA, judge_tensors
 from trainyard.numerics.compare.logical_tensors import LogicalTensors, is_of_parameter
 from trainyard.numerics.compare.match_ranks import equal_on_all_ranks, join_ranks, ranks_correspond
 from trainyard.numerics.compare.read_run import RecordedRun, read_run
@@ -132,7 +132,7 @@ def _verdict(alignment: Alignment, judgements: Judgements, has_divergence: bool)
     reasons = [
         judgements.reasons[row]
         for row, pair in enumerate(alignment.pairs)
-        if pair.a.tensor.step == first_step and judgements.reasons[row] not in (INTEGERS, UNINITIALISED)
+        if pair.a.tensor.step == first_step and judgements.reasons[row] not in NOT_COMPARED
     ]
     undetectable = len(list(filter(None, reasons)))
     if undetectable > _MOST_UNDETECTABLE * len(reasons):

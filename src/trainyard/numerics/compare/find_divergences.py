@@ -12,7 +12,7 @@ from trainyard.numerics.compare.comparison_result import Divergence, Kind, Tenso
 from trainyard.numerics.compare.exact_checks import ExactFinding
 from trainyard.numerics.compare.judge_tensors import Judgements
 from trainyard.numerics.compare.logical_tensors import LogicalKey
-from trainyard.numerics.tensor_record import TensorKey, TensorRecord
+from trainyard.numerics.tensor_record import TensorRecord
 
 _MOST_OPERATIONS = 5
 """Operations listed that one side lacks."""
@@ -38,7 +38,6 @@ class DivergenceFinder:
 
     def __init__(self, a: Tensors, b: Tensors, alignment: Alignment, judgements: Judgements) -> None:
         self.a, self.b, self.alignment, self.judgements = a, b, alignment, judgements
-        self.rows = {pair.a: row for row, pair in enumerate(alignment.pairs)}
 
     def find(self, exact: Iterable[ExactFinding]) -> Divergences:
         """The first divergence in order of execution, and the others that do not follow from it: those of the exact
@@ -69,7 +68,7 @@ class DivergenceFinder:
         divergence = Divergence(
             kind=finding.kind,
             tensor=_point(finding.key, finding.a, finding.b),
-            last_correct=self._last_correct(finding.position),
+            last_correct=self._point_of(self._last_correct(finding.position)),
             detail=finding.detail,
             count=len(findings),
         )
@@ -82,7 +81,6 @@ class DivergenceFinder:
         position = (record_a.step, record_a.index)
         last = self._last_correct(position, pair.a.rank)
         kind = judged.kinds[row] or "value"
-        since = (last.step, self._index(last)) if last is not None else (pair.a.tensor.step, -1)
         divergence = Divergence(
             kind=kind,
             tensor=_point(pair.a, record_a, record_b),
@@ -90,10 +88,10 @@ class DivergenceFinder:
             noise=_finite(judged.noise[row]),
             limit=_finite(judged.limit[row]),
             rho=_finite(judged.rho[row]),
-            last_correct=last,
+            last_correct=self._point_of(last),
             detail=_detail(kind, record_a, record_b),
-            only_a=self._operations_between(self.alignment.only_a, self.a, since, position, pair.a),
-            only_b=self._operations_between(self.alignment.only_b, self.b, *self._range_in_b(last, pair), pair.b),
+            only_a=_operations_before(self.alignment.only_a, self.a, pair.a, None if last is None else last.a),
+            only_b=_operations_before(self.alignment.only_b, self.b, pair.b, None if last is None else last.b),
             count=judged.status.count("different"),
         )
         return _Candidate(position, divergence)
@@ -140,7 +138,7 @@ class DivergenceFinder:
             and (pair.a.tensor.module, pair.a.tensor.name) in right
         ][:1]
 
-    def _last_correct(self, position: tuple[int, int], rank: int | None = None) -> TensorPoint | None:
+    def _last_correct(self, position: tuple[int, int], rank: int | None = None) -> TensorPair | None:
         """The last tensor before a position that B computed within rounding. `rank`: only of this rank."""
         last: TensorPair | None = None
         for pair, status in zip(self.alignment.pairs, self.judgements.status):
@@ -149,39 +147,27 @@ class DivergenceFinder:
                 break
             if status in _CORRECT and (rank is None or pair.a.rank == rank):
                 last = pair
-        return None if last is None else _point(last.a, self.a[last.a], self.b[last.b])
+        return last
 
-    def _operations_between(
-        self,
-        keys: Iterable[LogicalKey],
-        records: Tensors,
-        since: tuple[int, int],
-        until: tuple[int, int],
-        at: LogicalKey,
-    ) -> tuple[str, ...]:
-        """The operations among `keys` between two positions, in the module, phase and step of `at`."""
-        listed: list[str] = []
-        for key in keys:
-            record = records[key]
-            same = (key.tensor.module, key.tensor.phase, key.rank) == (at.tensor.module, at.tensor.phase, at.rank)
-            if same and key.tensor.operation and since <= (record.step, record.index) <= until:
-                listed.append(f"{record.operation} ({record.location})" if record.location else record.operation)
-        return tuple(listed[:_MOST_OPERATIONS])
+    def _point_of(self, pair: TensorPair | None) -> TensorPoint | None:
+        return None if pair is None else _point(pair.a, self.a[pair.a], self.b[pair.b])
 
-    def _range_in_b(self, last: TensorPoint | None, pair: TensorPair) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The positions in B of the last correct tensor and of the pair."""
-        record = self.b[pair.b]
-        if last is None:
-            return (record.step, -1), (record.step, record.index)
-        previous = self.b[self.alignment.pairs[self._row(last)].b]
-        return (previous.step, previous.index), (record.step, record.index)
 
-    def _row(self, point: TensorPoint) -> int:
-        """The row of a point that is a pair."""
-        return self.rows[_key_of(point)]
-
-    def _index(self, point: TensorPoint) -> int:
-        return self.a[_key_of(point)].index
+def _operations_before(
+    keys: Iterable[LogicalKey], records: Tensors, until: LogicalKey, last: LogicalKey | None
+) -> tuple[str, ...]:
+    """The last operations among `keys` before the tensor `until`: in its module, phase and step, or after `last`, the
+    last correct tensor."""
+    end = records[until]
+    since = (end.step, -1) if last is None else (records[last].step, records[last].index)
+    listed: list[str] = []
+    for key in keys:
+        record = records[key]
+        position = (record.step, record.index)
+        is_near = key.tensor[:3] == until.tensor[:3] or position > since
+        if is_near and key.tensor.operation and key.rank == until.rank and position < (end.step, end.index):
+            listed.append(f"{record.operation} ({record.location})" if record.location else record.operation)
+    return tuple(listed[-_MOST_OPERATIONS:])
 
 
 def _point(key: LogicalKey, a: TensorRecord | None, b: TensorRecord | None) -> TensorPoint:
@@ -214,15 +200,6 @@ def _detail(kind: Kind, a: TensorRecord, b: TensorRecord) -> str:
         counts = (("NaN", b.nonfinite.nan), ("+Inf", b.nonfinite.positive), ("-Inf", b.nonfinite.negative))
         return ", ".join(f"{count:,} {name}" for name, count in counts if count)
     return ""
-
-
-def _key_of(point: TensorPoint) -> LogicalKey:
-    return LogicalKey(
-        TensorKey(
-            point.step, point.phase, point.module, point.operation, point.role, point.name, point.call, point.output
-        ),
-        point.rank,
-    )
 
 
 def _is_around(module: str, inner: str) -> bool:

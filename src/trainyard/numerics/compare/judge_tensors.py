@@ -35,6 +35,8 @@ INTEGERS = "integers that differ, compared for equality only"
 NOT_FINITE = "not finite in A"
 UNINITIALISED = "memory that is not initialised"
 DAMAGED = "numbers in the record are not finite"
+NOT_COMPARED = (INTEGERS, UNINITIALISED)
+"""Reasons of tensors whose values are not to be compared."""
 
 
 class Judgements(NamedTuple):
@@ -53,12 +55,18 @@ class Judgements(NamedTuple):
     @property
     def of_limit(self) -> F64:
         """The error as a fraction of the limit."""
-        return self.error / self.limit
+        return _ratio(self.error, self.limit)
 
     @property
     def rho(self) -> F64:
         """The error relative to the noise."""
-        return self.error / self.noise
+        return _ratio(self.error, self.noise)
+
+
+def _ratio(error: F64, level: F64) -> F64:
+    """The error relative to a level; 0 for no error, whatever the level."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(error == 0, 0.0, error / level)
 
 
 class RunsOfA(NamedTuple):
@@ -204,7 +212,7 @@ def _groups(records: Sequence[TensorRecord]) -> I64:
 
 def _has_other_precision(rows: Sequence[_Row]) -> bool:
     """Whether B computes in other number formats than A as a whole, not in single places."""
-    floats = [row for row in rows if row.a.sketch and row.b.sketch]
+    floats = [row for row in rows if _is_float(row)]
     return sum(row.a.dtype != row.b.dtype for row in floats) >= OTHER_PRECISION * max(1, len(floats))
 
 
@@ -214,21 +222,26 @@ def _other_kind(row: _Row, has_other_precision: bool) -> Kind | None:
         return "shape"
     if _is_less_finite(row):
         return "non-finite"
-    is_float = bool(row.a.sketch and row.b.sketch)
-    return "dtype" if is_float and row.a.dtype != row.b.dtype and not has_other_precision else None
+    return "dtype" if _is_float(row) and row.a.dtype != row.b.dtype and not has_other_precision else None
 
 
 def _unjudgeable(row: _Row) -> str:
     """The reason for which a tensor cannot be judged by value; empty if it can."""
     if row.pair.a.tensor.operation.startswith(_UNDEFINED):
         return UNINITIALISED
-    if not (row.a.sketch and row.b.sketch):
+    if not _is_float(row):
         return INTEGERS
     if row.reference is None or not row.reference.sketch or row.reference.shape != row.a.shape:
         return NO_REFERENCE
     if sum(replica is not None for replica in row.replicas) < MIN_REPLICAS:
         return FEW_REPLICAS
     return NOT_FINITE if row.a.nonfinite is not None and (row.a.nonfinite.nan or row.a.nonfinite.positive) else ""
+
+
+def _is_float(row: _Row) -> bool:
+    """Whether both sides have a floating-point tensor, whose values were recorded."""
+    has_sketches = bool(row.a.sketch and row.b.sketch)
+    return has_sketches and row.a.dtype in UNIT_ROUNDOFF and row.b.dtype in UNIT_ROUNDOFF
 
 
 def _is_identical(row: _Row) -> bool:

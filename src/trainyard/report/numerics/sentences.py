@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from trainyard import units
 from trainyard.numerics.compare.comparison_result import Divergence, RecordComparison, TensorPoint
 from trainyard.numerics.compare.comparison_rule import UNINFORMATIVE, ComparisonRule
+from trainyard.numerics.compare.judge_tensors import NOT_COMPARED
 from trainyard.numerics.compare.logical_tensors import ALL_RANKS
 
 _MOST_RENAMED = 3
@@ -23,7 +24,8 @@ def headline(comparison: RecordComparison) -> str:
         return f"Cannot tell: {comparison.reason}"
     if counts.identical == counts.compared:
         return f"Same, bit by bit: all of {compared}."
-    unseen = f"; {counts.undetectable:,} could not be judged" if counts.undetectable else ""
+    undetectable = sum(count for reason, count in comparison.undetectable_reasons.items() if reason not in NOT_COMPARED)
+    unseen = f"; {undetectable:,} could not be judged" if undetectable else ""
     return f"Same within rounding: {compared}{unseen}."
 
 
