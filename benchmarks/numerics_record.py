@@ -1,8 +1,8 @@
 """Time that recording adds to a training step, next to torch's DebugMode with hashes of tensors.
 
 `python -m benchmarks.numerics_record [--rounds 7] [--threads 1] [--level operations]`: a GPT of 3.7 million parameters,
-in float32. Steps alternate between plain, DebugMode and the recorder, in one process; medians. The recorder also records
-gradients, weights and optimizer state, which DebugMode leaves out, and writes its file.
+in float32. Steps alternate between plain, DebugMode and the recorder, in one process; medians. The recorder also
+records gradients, weights and optimizer state, which DebugMode leaves out, and writes its file.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ SETTINGS = {
     "TRAINYARD_SERVE_TOKEN": "The token that readers of `trainyard serve` need. Default: none; `--token-file`.",
     "TRAINYARD_PRETEND": "A number of devices that do not exist, for trying things out. Default: none.",
     "TRAINYARD_PIPE_TIMEOUT_S": "How long a pipe named on the command line may be silent. Default: `60`.",
-    "TRAINYARD_PURE": "Anything: works without compiled code (scanner of traces, summaries of tensors). Default: it is used where it was built.",
+    "TRAINYARD_PURE": "Anything: works without the compiled code. Default: it is used where it was built.",
     "TRAINYARD_JOB_TOKEN": "The secret of a job on several hosts, which launchers set (how-to/run-on-several-hosts).",
     "TRAINYARD_SCRIPT_FOLDER": "Set by `trainyard run -- COMMAND` for what it starts: where ranks leave what they saw.",
     "TRAINYARD_SCRIPT_MEASURE": "Likewise: steps to warm up, to time and to profile, with commas.",

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.trace_maker import trace
 from trainyard.errors import BadFile
-from trainyard.formats.native_build import build
 from trainyard.events import DeviceWork, HostSpans, MemoryEvents
+from trainyard.formats.native_build import build
 from trainyard.trace.readers.kineto import native
 from trainyard.trace.readers.kineto.reader import Kineto
 

@@ -27,8 +27,8 @@ DEVICE_CHUNK = 1 << 21
 
 
 class Summary(NamedTuple):
-    """The fields of a `TensorRecord` of the same names. `mean` is of the elements of the shard. `hash` and `sketch` are
-    empty if the values cannot be read: meta and fake tensors, sparse, nested and quantized ones."""
+    """The fields of a `TensorRecord` of the same names. `mean` is the sum of the shard's elements over the number of
+    elements of the logical tensor. `hash` and `sketch` are empty if the values cannot be read: meta and fake tensors, sparse, nested and quantized ones."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -68,7 +68,7 @@ def summarise(tensor: Tensor, *, shard: Shard | None = None, shape: tuple[int, .
         hash=hash_text(totals.digest),
         norm=totals.norm,
         maximum=totals.maximum,
-        mean=totals.total / (tensor.numel() or 1),
+        mean=totals.total / (prod(shape) or 1),
         nonfinite=totals.nonfinite,
         sketch=totals.sketch,
         sample=totals.sample,
