@@ -64,8 +64,8 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `file:line` of the user's code. `hash`: of the exact bits in logical order, with the positions; empty if not taken.
     `norm` (L2), `maximum` (of absolute values), `mean`, `sketch` and `sample` are of the finite elements; the others
     count as 0. `mean`: the shard's part of it, so that means add up. `sample`: elements at positions that depend only
-    on the number of elements of the logical tensor (`sample_positions`), as far as the shard holds them. Complex numbers
-    are summarised as pairs, integers and bools as float64.
+    on the number of elements of the logical tensor (`sample_positions`), as far as the shard holds them. Complex
+    numbers are summarised as pairs, integers and bools as float64.
     """
 
     index: int

@@ -28,7 +28,8 @@ DEVICE_CHUNK = 1 << 21
 
 class Summary(NamedTuple):
     """The fields of a `TensorRecord` of the same names. `mean` is the sum of the shard's elements over the number of
-    elements of the logical tensor. `hash` and `sketch` are empty if the values cannot be read: meta and fake tensors, sparse, nested and quantized ones."""
+    elements of the logical tensor. `hash` and `sketch` are empty if the values
+    cannot be read: meta and fake tensors, sparse, nested and quantized ones."""
 
     shape: tuple[int, ...]
     dtype: str
