@@ -148,7 +148,7 @@ def test_faults_in_bfloat16_are_named_if_larger_than_rounding(bfloat16: Path, tm
 
 
 def test_single_operation_in_a_coarser_dtype_is_named(reference: Path, tmp_path: Path) -> None:
-    """Although a training in bfloat16 as a whole is no fault."""
+    """Although a training in bfloat16 as a whole is not a fault."""
 
     def rounded(_: TensorKey, values: Values) -> Values:
         return (values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
