@@ -7,6 +7,7 @@ from collections.abc import Callable
 from time import perf_counter
 
 import torch
+from torch import Tensor
 
 from trainyard.numerics.record.summarise import summarise
 from trainyard.numerics.tensor_record import Shard
@@ -23,24 +24,26 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(f"torch {torch.__version__}, {arguments.device}, {arguments.threads} threads: ns per element, fastest of")
-    print(f"{arguments.repeats}. Column: the right half of a matrix, as tensor parallelism shards it.")
-    print(
-        f"{'elements':>10} {'dtype':>9} {'summary':>8} {'transposed':>10} {'column':>8} {'hash_tensor':>11} {'copy':>6}"
-    )
+    print(f"{arguments.repeats}. Columns: the right half of a matrix, as tensor parallelism shards it.")
+    print(("{:>10} {:>9}" + " {:>11}" * 5).format("elements", "dtype", *calls_of(torch.zeros(32, 1))))
     for size in SIZES:
         for dtype in DTYPES:
-            tensor = torch.randn(size, device=arguments.device).to(dtype).view(32, -1)
-            shape = (32, 2 * tensor.shape[1])
-            shard = Shard(offset=(0, tensor.shape[1]), shape=tuple(tensor.shape))
-            calls: tuple[Callable[[], object], ...] = (
-                lambda: summarise(tensor),
-                lambda: summarise(tensor.T),
-                lambda: summarise(tensor, shard=shard, shape=shape),
-                lambda: torch.hash_tensor(tensor),
-                lambda: tensor.clone(),
-            )
-            times = [fastest(call, arguments.repeats, arguments.device) * 1e9 / size for call in calls]
-            print("{:>10,} {:>9} {:>8.2f} {:>10.2f} {:>8.2f} {:>11.2f} {:>6.2f}".format(size, str(dtype)[6:], *times))
+            calls = calls_of(torch.randn(size, device=arguments.device).to(dtype).view(32, -1))
+            times = [fastest(call, arguments.repeats, arguments.device) * 1e9 / size for call in calls.values()]
+            print(("{:>10,} {:>9}" + " {:>11.2f}" * 5).format(size, str(dtype)[6:], *times))
+
+
+def calls_of(matrix: Tensor) -> dict[str, Callable[[], object]]:
+    """The measured calls by name."""
+    rows, columns = matrix.shape
+    shard = Shard(offset=(0, columns), shape=(rows, columns))
+    return {
+        "summary": lambda: summarise(matrix),
+        "transposed": lambda: summarise(matrix.T),
+        "columns": lambda: summarise(matrix, shard=shard, shape=(rows, 2 * columns)),
+        "hash_tensor": lambda: torch.hash_tensor(matrix),
+        "copy": matrix.clone,
+    }
 
 
 def fastest(call: Callable[[], object], repeats: int, device: str) -> float:

@@ -1,4 +1,5 @@
 """The page of a trace: cost of building it, bytes, first draw and frames: `python -m benchmarks.page --ranks 64`.
+With traces, the cost of their pages on top of the analysis: `python -m benchmarks.page TRACES...`.
 
 The ranks are made as in `join_parts`, from the steps of the real ranks of the public traces. The analysis and the
 building of the page are timed in one process, so that their ratio does not depend on the machine. The browser is
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from benchmarks.job_from_real_ranks import RANKS_PER_NODE, job_rank, make_schedule
 from benchmarks.join_parts import real_ranks, step_of
+from benchmarks.page_cost import HEADS, describe_cost, page_cost
 from benchmarks.page_in_browser import draw_page
 from trainyard.events import Events
 from trainyard.report.render import html
@@ -54,14 +56,21 @@ def build(ranks: int, path: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build and draw one page. Returns 1 if there is no browser."""
+    """Build and draw one page, or print the cost of those of traces. Returns 1 if there is no browser."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=64)
-    ranks = parser.parse_args(arguments).ranks
+    parser.add_argument("traces", nargs="*", type=Path, help="files, or folders of the ranks of one run")
+    parser.add_argument("--ranks", type=int, default=64, help="of a generated job")
+    parser.add_argument("--rounds", type=int, default=5, help="of which each figure of TRACES is the median")
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="trainyard-") as folder:
         path = Path(folder) / "page.html"
-        build(ranks, path)
-        return draw_page(path)
+        if not options.traces:
+            build(options.ranks, path)
+            return draw_page(path)
+        print(f"{HEADS}   (CPU time in ms, medians of {options.rounds})")
+        for trace in options.traces:
+            print(describe_cost(trace.name, page_cost(trace, path, options.rounds)), flush=True)
+        return 0
 
 
 if __name__ == "__main__":

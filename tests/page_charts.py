@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from trainyard import words
 from trainyard.report.view.charts import (
     BandwidthChart,
     BandwidthPoint,
     Charts,
+    ExpertLoad,
     GoodputPart,
     LinkRate,
+    MemoryChart,
     PipelineChart,
     Roof,
     RooflineChart,
@@ -18,7 +22,12 @@ from trainyard.report.view.charts import (
     RunSeries,
     SeriesEvent,
 )
+from trainyard.report.view.expert_load import expert_table
+from trainyard.report.view.memory_chart import holders_table
+from trainyard.report.view.memory_curve import MemoryCurve, memory_kind
+from trainyard.report.view.view import Table
 from trainyard.report.view.what_if_section import WhatIfDevice, WhatIfLever, WhatIfPoint, WhatIfSection
+from trainyard.trace.memory.measure_profile import BEFORE_RECORDING, PeakHolder, ProfiledMemory
 
 
 def what_if(name: str = "network bandwidth") -> WhatIfSection:
@@ -29,7 +38,7 @@ def what_if(name: str = "network bandwidth") -> WhatIfSection:
             WhatIfLever(
                 key="memory", label="Memory bandwidth", speeds=(1, 2, 4), assumes="", unavailable="No such work."
             ),
-            WhatIfLever(key="no-stragglers", label="No stragglers", speeds=(1, 0), assumes="No rank is late."),
+            WhatIfLever(key="no-stragglers", label="All ranks equally fast", speeds=(1, 0), assumes="No rank is late."),
         ),
         devices=(
             WhatIfDevice(label="2x network", settings=(1, 0, 0)),
@@ -76,6 +85,66 @@ def charts(name: str = "aten::mm") -> Charts:
             GoodputPart(cause=cause, label=word.label, means=word.means, colour=word.colour, seconds=3.0 * number)
             for number, (cause, word) in enumerate(words.TIMES.items(), start=1)
         ),
+        memory=_memory(name),
+        experts=_experts(name),
+    )
+
+
+def chart_tables(name: str = "aten::mm") -> tuple[Table, ...]:
+    """The tables below the charts of memory and experts. `name`: of an operation, a module and a layer."""
+    holders = (
+        PeakHolder("unknown", BEFORE_RECORDING, "", "", 30 * 2**30, 0, -1),
+        PeakHolder("activation", name, name, "model.py:42 forward", 18 * 2**30, 96, 41_000_000),
+        PeakHolder("gradient", "AddmmBackward0", "layers.*.mlp", "", 2 * 2**30, 3, 1_000_000),
+    )
+    memory = ProfiledMemory(
+        device=0, ns=np.zeros(1, np.int64), by_kind=np.full((1, 1), 50 * 2**30), reserved=np.empty(0, np.int64),
+        peak=0, holders=holders, missing_frees=0, mismatches=0, mismatch_bytes=0,
+    )  # fmt: skip
+    return holders_table(memory), expert_table(_experts(name))
+
+
+def _memory(name: str) -> MemoryChart:
+    """Three steps: activations grow and shrink over what was allocated before. `name`: of a step."""
+    kinds = ("unknown", "activation", "gradient")
+    parts = [(30, 18 * math.sin(math.pi * (at % 40) / 40), 2 * (at % 40 > 20)) for at in range(121)]
+    sizes = [[round(value * 2**30) for value in column] for column in zip(*parts)]
+    totals = [sum(column) for column in zip(*sizes)]
+    peak = totals.index(max(totals))
+    return MemoryChart(
+        rank=3,
+        device="device 3",
+        kinds=tuple(memory_kind(kind) for kind in kinds),
+        curve=MemoryCurve(
+            ns=[at * 10_000_000 for at in range(121)],
+            active=[],
+            reserved=[60 * 2**30] * 121,
+            kinds=sizes,
+            peak=peak,
+            timed=True,
+            moments=90_000,
+        ),
+        held={memory_kind(kind).label: column[peak] for kind, column in zip(kinds, sizes) if column[peak]},
+        length_ns=1_254_000_000,
+        steps=(("step 7", 0), (f"step {name}", 400_000_000), ("step 9", 800_000_000)),
+        note="Rank 3 has the highest peak of 64 ranks.",
+        table="Held at the memory peak",
+    )
+
+
+def _experts(name: str) -> ExpertLoad:
+    """5 layers of 16 experts, which become balanced over 6 recorded steps. `name`: of the first layer."""
+    rng = np.random.default_rng(3)
+    layers = (name, *(f"layers.{at}" for at in range(1, 5)))
+    popularity = rng.lognormal(0, 1.2, (len(layers), 16))
+    steps = tuple(range(1, 61, 10))
+    tokens = [rng.poisson(4000 * popularity ** (1 / (1 + at))) for at in range(len(steps))]
+    return ExpertLoad(
+        layers=layers,
+        experts=16,
+        steps=steps,
+        tokens=tuple(tuple(map(tuple, of_step.tolist())) for of_step in tokens),
+        table="Expert load by layer",
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tests.page_charts import charts, what_if
+from tests.page_charts import chart_tables, charts, what_if
 from trainyard import words
 from trainyard.change import Change
 from trainyard.finding import Finding, Remedy
@@ -272,6 +272,7 @@ def view(ranks: int = 64, events: int = 100_000, aligned: str = "host", hostile:
         findings=findings(),
         kernels=longest([*extra, *names()[::2]], "compute/matmul", "forward", wall_ns),
         modules=longest([*extra, *(f"layers.{at}.mlp" for at in range(16))], "compute/matmul", "backward", wall_ns),
+        tables=chart_tables(*extra[:1]) if line else (),
         table=ledger_rows(),
         warnings=(HOSTILE[-1],) if hostile else (unlike,) if aligned == "no" else (),
         notes=("Work from before the first mark is left out of the mean.",),

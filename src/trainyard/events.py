@@ -140,6 +140,27 @@ class StackSamples(msgspec.Struct, frozen=True, kw_only=True):
     error_ns: int
 
 
+class MemoryEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """k allocations and frees that the profiler recorded, sorted by time (ns). `size`: bytes, negative for a free;
+    `address`: -1 if not recorded; `total`, `reserved`: bytes allocated and reserved on the device afterwards, -1 if not
+    recorded; `device`: its number, -1 for the host; `thread`: as in `HostSpans`."""
+
+    time: I64
+    size: I64
+    address: I64
+    total: I64
+    reserved: I64
+    device: I32
+    thread: I32
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def only(self, rows: NDArray[np.bool_ | np.int64]) -> MemoryEvents:
+        """The events of `rows`, a mask over them or their numbers."""
+        return MemoryEvents(**{name: getattr(self, name)[rows] for name in self.__struct_fields__})
+
+
 class ClockOffset(msgspec.Struct, frozen=True, kw_only=True):
     """A measured comparison of clocks: the clock of rank `reference` minus this rank's clock is from `low_ns` to
     `high_ns`, at the time `at_ns` of this rank's clock."""
@@ -157,8 +178,8 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     thread's number in `host.thread`. `world`: number of ranks of the job, 0 if not recorded; `devices`: number of
     devices of the host, as recorded; `group_sizes`: sizes of the recorded process groups; `axis`: the mesh axis that
     all ranks form, if the job's layout has a single one; `notes`: messages for the user; `cut_short`: the file is
-    truncated; `stacks`: sampled Python stacks, None if the file has none; `clock_offset`: None unless the clock was
-    compared with another rank's.
+    truncated; `stacks`: sampled Python stacks, `memory`: allocations, each None if the file has none; `clock_offset`:
+    None unless the clock was compared with another rank's.
     """
 
     source: str
@@ -187,6 +208,7 @@ class Events(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
     cut_short: bool = False
     stacks: StackSamples | None = None
+    memory: MemoryEvents | None = None
     clock_offset: ClockOffset | None = None
 
     @property

@@ -56,6 +56,9 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """ns per step of the ledger's time that the rule attributes to the cause."""
     change: Change | None = None
     """The change of the steps that removes the cause, for a replay; None if no change expresses it."""
+    beyond: Change | None = None
+    """A change that `change` includes and another finding prices: `cost_ns` is the time that `change` recovers beyond
+    it. None if `cost_ns` is all that `change` recovers."""
     code: tuple[CodeShare, ...] = ()
     """The functions in which the host spent the time, the largest share first; empty if the file shows no stacks."""
 

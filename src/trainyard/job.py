@@ -29,7 +29,8 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     steps with it. A resumed run repeats the discarded steps. They are unrelated to `warmup_steps` of `[recipe]`, over
     which the learning rate rises. `stacks`: sample the Python stacks of each rank in the profiled steps, so that
     findings name files and lines. `shapes`: record the shapes of ops on a CPU too, where it makes steps several times
-    as long; on an accelerator they are always recorded."""
+    as long; on an accelerator they are always recorded. `memory`: record allocations, for memory over time and what
+    holds its peak."""
 
     warmup: int = 3
     steps: int = 5
@@ -37,6 +38,7 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     profiled: int = 3
     stacks: bool = False
     shapes: bool = False
+    memory: bool = False
 
     def __post_init__(self) -> None:
         for field, least in (("warmup", 0), ("steps", 1), ("repeats", 1), ("profiled", 0)):

@@ -230,6 +230,7 @@ def find_device(reported: str) -> Device | None:
     return machine.device if machine else None
 
 
+@lru_cache(maxsize=64)
 def find_machine(reported: str) -> Machine | None:
     """The machine file in the package whose device has a name or alias that matches the reported one, or None.
 

@@ -44,6 +44,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the step ended, in ns since the epoch; 0 if not reported."""
     clock: Literal["", "host", "synchronized", "events"] = ""
     """The clock of `wall_ns`, as in words.STEP_CLOCKS; empty if not recorded."""
+    experts: dict[str, tuple[Int, ...]] = {}
+    """Tokens of each expert over the global batch, by name of the layer. Recorded in some steps, by the first rank of
+    each pipeline stage; else empty."""
 
 
 class DeviceSeen(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

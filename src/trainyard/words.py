@@ -91,18 +91,19 @@ BUBBLES: Mapping[str, Word] = {
     "steady": Word("Bubble, steady", "A pipeline stage waits between micro-batches.", "#bda4df"),
 }
 
+# Distinguishable with any colour vision, and on light and dark backgrounds (tests/report/render/test_idle_colours.py).
 GAPS: Mapping[str, Word] = {
-    "sync": Word("Idle: host sync", "The host waited for the device before launching more.", "#2f9e8f"),
-    "alloc": Word("Idle: allocation", "The host was allocating or freeing memory.", "#48ab9d"),
-    "python": Word("Idle: Python", "The host was in Python and had launched nothing.", "#61b8ab"),
-    "host": Word("Idle: host code", "The host was outside recorded calls and had launched nothing.", "#6cbdb0"),
-    "compile": Word("Idle: compilation", "The host was compiling.", "#7ac4b9"),
-    "gc": Word("Idle: garbage collection", "The host was collecting garbage.", "#93d0c7"),
-    "launch": Word("Idle: launch-bound", "The host was inside framework or driver launch code.", "#3aa597"),
-    "queue": Word("Idle: waiting on dependency", "Work was launched but had not started.", "#55a89c"),
-    "stream_wait": Word("Idle: waiting on another stream", "Work waited for another stream.", "#84bdb4"),
-    "init": Word("Idle: initialisation", "A library or the driver was initialised at its first use.", "#a9c9b4"),
-    "edge": Word("Idle: edge of the profile", "Work waited for work from before the profile began.", "#b9c7c4"),
+    "sync": Word("Idle: host sync", "The host waited for the device before launching more.", "#784517"),
+    "alloc": Word("Idle: allocation", "The host was allocating or freeing memory.", "#917106"),
+    "python": Word("Idle: Python", "The host was in Python and had launched nothing.", "#beb84f"),
+    "host": Word("Idle: host code", "The host was outside recorded calls and had launched nothing.", "#8b974c"),
+    "compile": Word("Idle: compilation", "The host was compiling.", "#049f86"),
+    "gc": Word("Idle: garbage collection", "The host was collecting garbage.", "#5e4b3b"),
+    "launch": Word("Idle: launch-bound", "The host was inside framework or driver launch code.", "#1c5b7d"),
+    "queue": Word("Idle: waiting on dependency", "Work was launched but had not started.", "#565c64"),
+    "stream_wait": Word("Idle: waiting on another stream", "Work waited for another stream.", "#25c9f0"),
+    "init": Word("Idle: initialisation", "A library or the driver was initialised at its first use.", "#e5ae81"),
+    "edge": Word("Idle: edge of the profile", "Work waited for work from before the profile began.", "#8cbfc4"),
 }
 LAUNCHED_GAPS = ("queue", "stream_wait", "edge")
 """Keys of GAPS for idle time after the launch of the next work, of which the host is not the cause."""
@@ -118,9 +119,9 @@ KINDS: Mapping[str, AccountKind] = {
     "comm": AccountKind("Exposed communication", "Communication with no compute over it.", "#e0862b", COLLECTIVES),
     "copy": AccountKind("Copy", "A copy runs and nothing computes or communicates.", "#8ca676", COPIES),
     "checkpoint": AccountKind("Checkpoint", "The step stalls for state going out or in.", "#b5528c", CHECKPOINTS),
-    "data_wait": AccountKind("Data wait", "The host waits for the next batch.", "#3aa08f", _NONE),
+    "data_wait": AccountKind("Data wait", "The host waits for the next batch.", "#5e8c5b", _NONE),
     "bubble": AccountKind("Pipeline bubble", "A pipeline stage has nothing it could run.", "#8e62c9", BUBBLES),
-    "launch_gap": AccountKind("Idle", "The device is idle; the host shows why.", "#2f9e8f", GAPS),
+    "launch_gap": AccountKind("Idle", "The device is idle; the host shows why.", "#1c5b7d", GAPS),
     "unexplained": AccountKind("Unexplained", "No rule claimed it.", "#a9adb5", _NONE),
 }
 

@@ -35,13 +35,18 @@ def demo(root):
 
 
 def assert_prices_are_predictions(measured):
-    """Each replayed price is the time that `what-if` with its change recovers; returns the number of them."""
+    """Each replayed price is the time that `what-if` with its change recovers, less that with the change which another
+    finding prices; returns the number of them."""
     replayed = [finding for finding in diagnose(measured.mean, None, measured) if finding.priced == "replayed"]
     for finding in replayed:
         prediction = predict_changes(measured, [finding.change.text])
         assert measured.mean.wall_ns - prediction.mean.wall_ns == prediction.recovery.ns
-        assert finding.cost_ns == max(0, prediction.recovery.ns)
-        assert finding.interval_ns == prediction.recovery.interval_ns
+        if finding.beyond is None:
+            assert finding.cost_ns == max(0, prediction.recovery.ns)
+            assert finding.interval_ns == prediction.recovery.interval_ns
+        else:
+            without = predict_changes(measured, [finding.beyond.text]).recovery.ns
+            assert finding.cost_ns == max(0, prediction.recovery.ns - without)
         assert finding.severity == severity(finding.cost_ns, measured.mean.wall_ns)
         if finding.cost_ns:
             assert describe_cost(finding.cost_ns, measured.mean) in finding.summary

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.trace_maker import trace
 from trainyard.errors import BadFile
+from trainyard.events import DeviceWork, HostSpans, MemoryEvents
 from trainyard.trace.readers.kineto import native
 from trainyard.trace.readers.kineto.native.build import build
 from trainyard.trace.readers.kineto.reader import Kineto
@@ -32,7 +33,7 @@ NAMES = st.one_of(
         [
             "gemm", "aten::mm", "ProfilerStep#1", "Optimizer.step#SGD.step", "gloo:all_reduce", "nccl:", "",
             "cudaLaunchKernel", "Stream Wait Event", "ncclDevKernel_AllReduce_Sum", "enumerate(DataLoader)#x",
-            "a\"b\\c/d\n\t", "é漢😀", "process_name", "process_labels",
+            "a\"b\\c/d\n\t", "é漢😀", "process_name", "process_labels", "[memory]", "[memory]",
         ]
     ),
     st.text(max_size=6), st.integers(), st.none(),
@@ -46,7 +47,8 @@ ARGS = st.dictionaries(
     st.sampled_from(
         ["correlation", "External id", "external id", "device", "stream", "Sequence number", "Fwd thread id", "bytes",
          "est. achieved occupancy %", "wait_on_stream", "Collective name", "Input Dims", "Input type",
-         "Concrete Inputs", "Seq", "Process Group Name", "other", "rank", "name", "labels"]
+         "Concrete Inputs", "Seq", "Process Group Name", "other", "rank", "name", "labels", "Bytes", "Addr",
+         "Total Allocated", "Device Id", "Device Type"]
     ),
     st.one_of(
         INTS,
@@ -91,7 +93,7 @@ def _flat(struct):
         if isinstance(value, np.ndarray):
             flat[field] = (value.dtype.str, value.tolist())
         else:
-            flat[field] = _flat(value) if field in ("work", "host") else value
+            flat[field] = _flat(value) if isinstance(value, DeviceWork | HostSpans | MemoryEvents) else value
     return flat
 
 

@@ -19,13 +19,15 @@ from trainyard.report.render.by_suffix import Reported
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_analysis import analyse_measured, analyse_run
 from trainyard.report.view.build_view import view_of
-from trainyard.report.view.build_what_if import what_if_section
+from trainyard.report.view.build_what_if import shared_replay, what_if_section
+from trainyard.report.view.path_overlay import add_path
 from trainyard.report.view.timeline import timeline
 from trainyard.store.run_damage import RESTORE
 from trainyard.store.store import Store
 from trainyard.trace.measure import measure_files
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.operations.build_tree import build_operation_tree
+from trainyard.trace.whatif.replay import Replay
 
 
 class Named(NamedTuple):
@@ -80,11 +82,12 @@ class Named(NamedTuple):
             measured=self.measured, run=self.run, plans=self.plans,
         )  # fmt: skip
 
-    def analysis(self) -> Analysis:
-        """The analysis of a stored run or of traces. Raises `UnknownName` for plans."""
+    def analysis(self, replay: Replay | None = None) -> Analysis:
+        """The analysis of a stored run or of traces. `replay`: of the traces, if it is used elsewhere too. Raises
+        `UnknownName` for plans."""
         if self.run is not None or self.measured is None:
-            return analyse_run(self.stored(), self.measured)
-        return analyse_measured(self.measured)
+            return analyse_run(self.stored(), self.measured, replay)
+        return analyse_measured(self.measured, replay)
 
     def stored(self) -> Run:
         """The stored run. Raises `UnknownName` if there is none."""
@@ -96,12 +99,12 @@ class Named(NamedTuple):
         """The data that a report is written from. `draw`: include the timeline, if there are traces."""
         if self.plans is not None:
             return Reported(view_of_plans(self.plans), ledgers=(self.plans.best.plan.ledger,))
-        analysis = self.analysis()
         drawn = self.measured if draw else None
+        replay = shared_replay(drawn) if drawn else None
+        analysis = self.analysis(replay)
         source = self.run.id if self.run else "PATH"
-        view = view_of(
-            analysis, timeline(drawn) if drawn else None, what_if_section(drawn, source=source) if drawn else None
-        )
+        what_if = what_if_section(drawn, source=source, findings=analysis.findings, replay=replay) if drawn else None
+        view = view_of(analysis, add_path(timeline(drawn), replay) if drawn else None, what_if)
         return Reported(view, ledgers=analysis.ledgers, measured=self.measured, run=self.run)
 
 

@@ -34,11 +34,19 @@ JobSource = str | os.PathLike[str] | Job
 """A job file, or a job."""
 
 
-def run(job: JobSource, *, stacks: bool = False, shapes: bool = False, session: Session | None = None) -> RunResult:
+def run(
+    job: JobSource,
+    *,
+    stacks: bool = False,
+    shapes: bool = False,
+    memory: bool = False,
+    session: Session | None = None,
+) -> RunResult:
     """Trains a job on this machine: times its steps, profiles a few more, and stores and analyses the run.
 
-    `job`: a job file or a `trainyard.Job`. `stacks`, `shapes`: as those keys of the job's `[measure]`. `session`:
-    store of the run and receiver of its progress; with `hosts`, this machine is the head of a job on several hosts.
+    `job`: a job file or a `trainyard.Job`. `stacks`, `shapes`, `memory`: as those keys of the job's `[measure]`.
+    `session`: store of the run and receiver of its progress; with `hosts`, this machine is the head of a job on several
+    hosts.
 
         result = api.run("job.toml", session=api.Session(tag="baseline", say=print))
         print(result.id, result.summary.step_ns, result.headline)
@@ -48,7 +56,12 @@ def run(job: JobSource, *, stacks: bool = False, shapes: bool = False, session: 
     """
     read, text = read_job(job)
     measure = read.measure
-    recorded = msgspec.structs.replace(measure, stacks=stacks or measure.stacks, shapes=shapes or measure.shapes)
+    recorded = msgspec.structs.replace(
+        measure,
+        stacks=stacks or measure.stacks,
+        shapes=shapes or measure.shapes,
+        memory=memory or measure.memory,
+    )
     if recorded != measure:
         read = msgspec.structs.replace(read, measure=recorded)
         text = job_file.write(read)
@@ -63,13 +76,14 @@ def run_script(
     profile: int = 3,
     stacks: bool = False,
     shapes: bool = False,
+    memory: bool = False,
     session: Session | None = None,
 ) -> RunResult:
     """Runs a training script of your own, unchanged, and records its steps like those of a job.
 
     `command`: the words of the command line. `profile`: number of steps to profile. `stacks`: sample the Python stacks
-    in these steps, so that findings name files and lines; `shapes`: record the shapes of ops on a CPU too. The
-    command's output goes to stderr.
+    in these steps, so that findings name files and lines; `shapes`: record the shapes of ops on a CPU too;
+    `memory`: record allocations. The command's output goes to stderr.
 
     For a job on several nodes, call it on each node: the result on the node of rank 0 is the joined run of all nodes,
     and that on another node its part. `Session(collect=...)` is a folder or URL that all nodes can reach; without it,
@@ -80,7 +94,7 @@ def run_script(
     Raises `BadInput` if there is no such command or no step was seen, `CommandFailed` if it fails.
     """
     booking, booked = _with_booking(session, "")
-    measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile, stacks=stacks, shapes=shapes)
+    measure = Measure(warmup=3, steps=10, repeats=1, profiled=profile, stacks=stacks, shapes=shapes, memory=memory)
     return booking.result(run_command.execute(command, measure, booked), booked)
 
 

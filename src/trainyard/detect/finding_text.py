@@ -66,6 +66,7 @@ def finding(
     wins: int | None = None,
     level: str = "",
     change: Change | None = None,
+    beyond: Change | None = None,
     largest: LargestIntervals | None = None,
     code: tuple[CodeShare, ...] | None = None,
     remark: str = "",
@@ -74,10 +75,11 @@ def finding(
 
     `account`: the main account of the cost. `cost_ns`: per step. `subject`: the sentence up to the cost: `Host syncs
     cost` gives `Host syncs cost up to 3.0 ms of each 9.1 ms step (33 %)`; `remark`: text after the cost. `confidence`:
-    the probability that the finding is right. `wins`: 0 if no remedy recovers the time. `level`: the severity (a key
-    of words.SEVERITIES); empty if the cost determines it. `change`: the change of the steps that removes the cause,
-    with which a replay prices it. `largest`: the largest intervals of the cost: the sentence names one that dominates,
-    the evidence all. `code`: the functions in which the host spent the cost; None for those of `largest`.
+    the probability that the finding is right. `wins`: 0 if no remedy recovers the time. `level`: the severity (a key of
+    words.SEVERITIES); empty if the cost determines it. `change`: the change of the steps that removes the cause, with
+    which a replay prices it; `beyond`: a part of that change that another finding prices. `largest`: the largest
+    intervals of the cost: the sentence names one that dominates, the evidence all. `code`: the functions in which the
+    host spent the cost; None for those of `largest`.
     """
     if code is None:
         code = largest.code if largest else ()
@@ -97,6 +99,7 @@ def finding(
         priced="none" if wins == 0 else "bound",
         booked_ns=cost_ns,
         change=change,
+        beyond=beyond,
         code=code,
     )
     return (replace(unpriced, summary=describe_price(unpriced, ledger)),)

@@ -46,6 +46,59 @@ def time_by_culprit(booked: Booked, host_rows: I64 | I32, ns: I64) -> Counter[st
     return totals
 
 
+def main_culprit(booked: Booked, host_rows: I64 | I32, ns: I64) -> str:
+    """The culprit that covers the largest part of an interval, including the time in its callees.
+
+    The interval consists of pieces: piece i takes `ns[i]`, and `host_rows[i]` is the innermost host span open during it
+    (-1 if none is open). Spans with the same names around them count together. From the outermost span, the search
+    descends into the callee with the most time, as long as that covers at least half of the interval. Outside spans,
+    and directly in a mark, it descends into the span with the most time unless the time without a span is longer.
+    """
+    row = _main_row(booked, host_rows, ns)
+    return next(iter(time_by_culprit(booked, np.array([row], np.int64), np.ones(1, np.int64))))
+
+
+def _main_row(booked: Booked, host_rows: I64 | I32, ns: I64) -> int:
+    """A host row of the code that `main_culprit` names, -1 for none. The arguments are those of `main_culprit`."""
+    host, total_ns = booked.events.host, int(ns.sum())
+    spans, parent, covered = _covered_by_span(booked, host_rows, ns)
+    is_mark = booked.names(lambda name: name.startswith((booked.events.mark, INFERRED_MARK)))
+    row, callees, in_caller = -1, np.flatnonzero(parent < 0), total_ns
+    is_transparent = True  # outside spans, or in a mark
+    while len(callees):
+        names, which = np.unique(host.name[spans[callees]], return_inverse=True)
+        by_name = np.bincount(which, weights=covered[callees])
+        most_ns = by_name.max()
+        outside_ns = in_caller - by_name.sum()
+        if most_ns <= outside_ns if is_transparent else 2 * most_ns < total_ns:
+            break
+        name = int(by_name.argmax())
+        same = callees[which == name]
+        row, in_caller, is_transparent = int(spans[same[0]]), int(most_ns), bool(is_mark[names[name]])
+        callees = np.flatnonzero(np.isin(parent, same))
+    return row
+
+
+def _covered_by_span(booked: Booked, host_rows: I64 | I32, ns: I64) -> tuple[I64, I64, I64]:
+    """(host row, position of the enclosing span here or -1, covered ns) of each span that is open during an interval,
+    by host row. The arguments are those of `main_culprit`."""
+    host = booked.events.host
+    levels = [np.unique(host_rows[host_rows >= 0]).astype(np.int64)]
+    while len(levels[-1]):
+        above = host.parent[levels[-1]]
+        levels.append(np.unique(above[above >= 0]).astype(np.int64))
+    spans = np.unique(np.concatenate(levels))
+    above = host.parent[spans]
+    parent = np.where(above >= 0, np.searchsorted(spans, above), -1)
+    covered = np.zeros(len(spans), np.int64)
+    position, counted = np.searchsorted(spans, host_rows[host_rows >= 0]), ns[host_rows >= 0]
+    while len(position):
+        np.add.at(covered, position, counted)
+        position = parent[position]
+        position, counted = position[position >= 0], counted[position >= 0]
+    return spans, parent, covered
+
+
 def _describe(name: str, frame: str) -> str:
     """A culprit as text: `aten::item in train.py(52): log`."""
     name, frame = name.removeprefix(MODULE_PREFIX), frame.removeprefix(MODULE_PREFIX)

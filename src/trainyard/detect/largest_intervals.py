@@ -15,7 +15,7 @@ from trainyard import units, words
 from trainyard.booked import Booked
 from trainyard.detect.code_shares import MAIN_SHARE, code_shares, idle_time
 from trainyard.detect.finding_text import shorten
-from trainyard.detect.host_blame import time_by_culprit
+from trainyard.detect.host_blame import main_culprit
 from trainyard.events import I64
 from trainyard.finding import CodeShare
 
@@ -64,7 +64,7 @@ class LargestIntervals(NamedTuple):
 
 def largest_idle(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> LargestIntervals | None:
     """The largest idle intervals. `rows_by_rank`: rows in `idle` of each rank, sorted; adjacent ones with the same key
-    form an interval, named after the call or frame in which the host spent most of it."""
+    form an interval, named after the code that covers the largest part of it."""
     ranked: list[tuple[int, Booked, I64]] = []  # (ns of an interval, its rank, its rows in `idle`)
     columns: list[tuple[I64, I64]] = []  # of each rank: start and ns of all its intervals
     for rank, rows in zip(ranks, rows_by_rank):
@@ -78,10 +78,10 @@ def largest_idle(ranks: Sequence[Booked], rows_by_rank: Sequence[I64]) -> Larges
         ranked.extend((int(ns[index]), rank, rows[first[index] : stop[index]]) for index in largest)
         columns.append((idle.start[rows[first]], ns))
     ranked.sort(key=lambda item: -item[0])
-    named = []
-    for ns, rank, rows in ranked[:_NAMED]:
-        culprits = time_by_culprit(rank, rank.idle.host[rows], rank.idle.ns[rows]).most_common(1)
-        named.append((_add_code(culprits[0][0] if culprits else "interval", rank, rows), ns))
+    named = [
+        (_add_code(main_culprit(rank, rank.idle.host[rows], rank.idle.ns[rows]), rank, rows), ns)
+        for ns, rank, rows in ranked[:_NAMED]
+    ]
     summary = _summarise(ranks, columns, tuple(named))
     times = [idle_time(rank, rows) for rank, rows in zip(ranks, rows_by_rank)]
     total_ns = sum(int(rank.idle.ns[rows].sum()) for rank, rows in zip(ranks, rows_by_rank))

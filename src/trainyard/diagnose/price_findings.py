@@ -27,26 +27,32 @@ _MAX_ROWS = 8_000_000
 """Rows of all ranks up to which a trace is replayed: a replay needs all of them in memory at once."""
 
 
-def diagnose(mean: Ledger, run: Run | None = None, measured: MeasuredTrace | None = None) -> list[Finding]:
+def diagnose(
+    mean: Ledger, run: Run | None = None, measured: MeasuredTrace | None = None, replay: Replay | None = None
+) -> list[Finding]:
     """The findings of all rules, priced and ordered by recoverable time times confidence. `mean`: the mean ledger of
-    `run` or `measured`; without `measured`, all prices are upper bounds."""
+    `run` or `measured`; without `measured`, all prices are upper bounds. `replay`: as in `price_findings`."""
     if measured is None:
         return [_without_rows(finding) for finding in findings(mean, run)]
-    return price_findings(findings(mean, run, all_booked(measured)), measured)
+    return price_findings(findings(mean, run, all_booked(measured)), measured, replay=replay)
 
 
 def price_findings(
-    unpriced: Sequence[Finding], measured: MeasuredTrace, max_replayed: int = MAX_REPLAYED
+    unpriced: Sequence[Finding],
+    measured: MeasuredTrace,
+    max_replayed: int = MAX_REPLAYED,
+    replay: Replay | None = None,
 ) -> list[Finding]:
     """Prices findings and orders them by recoverable time times confidence.
 
     The `max_replayed` heaviest that have a change are replayed, unless the trace has more than `_MAX_ROWS` rows.
+    `replay`: of `measured`, if it is used elsewhere too.
     """
     priced = sorted(unpriced, key=lambda finding: -finding.weight)
     has_change = [finding.change is not None and finding.priced != "none" for finding in priced]
     candidates = [index for index, replayable in enumerate(has_change) if replayable][:max_replayed]
     if candidates and _row_count(measured) <= _MAX_ROWS:
-        replay = Replay(measured)
+        replay = replay or Replay(measured)
         for index in candidates:
             priced[index] = _replay_price(priced[index], replay)
     return sorted(map(_without_rows, priced), key=lambda finding: -finding.weight)
@@ -56,7 +62,8 @@ def _replay_price(finding: Finding, replay: Replay) -> Finding:
     """The finding with the price that a replay without its cause gives; unchanged if its change matches no work."""
     changes = () if finding.change is None else (finding.change,)
     try:
-        recovery = replay.recovery(replay.times(changes))
+        since = replay.times((finding.beyond,)) if finding.beyond else None
+        recovery = replay.recovery(replay.times(changes), since)
     except BadInput:
         return finding
     return _with_price(finding, recovery, replay.measured.mean)

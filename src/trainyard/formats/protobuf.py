@@ -168,11 +168,14 @@ def packed_varints(values: NDArray[np.uint64]) -> bytes:
     """Encodes unsigned integers in LEB128: seven bits per byte, low bits first, high bit set on all but the last."""
     if not len(values):
         return b""
-    width_bytes = max(1, -(-int(values.max()).bit_length() // 7))
-    positions = np.arange(width_bytes, dtype=np.uint64)
-    septets = (values[:, None] >> (positions * np.uint64(7))) & np.uint64(0x7F)  # [value, byte]: seven bits each
-    # Whether a byte has a higher one after it; a byte is used if it is the first, or the byte before has more.
-    has_more = values[:, None] >> ((positions + np.uint64(1)) * np.uint64(7)) != 0
-    is_used = np.concatenate([np.ones((len(values), 1), bool), has_more[:, :-1]], axis=1)
-    encoded = septets | (has_more.astype(np.uint64) << np.uint64(7))
-    return encoded.astype(np.uint8)[is_used].tobytes()
+    lengths = np.ones(len(values), np.int64)  # bytes of each value
+    for bits in range(7, int(values.max()).bit_length(), 7):
+        lengths += values >> np.uint64(bits) != 0
+    output = np.empty(int(lengths.sum()), np.uint8)
+    # One byte of all values that have it at a time; few values have a third one.
+    index, rest = np.cumsum(lengths) - lengths, values
+    while len(rest):
+        has_more = rest > 0x7F
+        output[index] = (rest & np.uint64(0x7F)).astype(np.uint8) | (has_more.astype(np.uint8) << 7)
+        index, rest = index[has_more] + 1, rest[has_more] >> np.uint64(7)
+    return output.tobytes()

@@ -26,13 +26,14 @@ import msgspec
 
 from trainyard.errors import EnvironmentFailed
 from trainyard.events import Events
+from trainyard.ledger import Ledger
 from trainyard.plugins import AS_WRITTEN, ReadOptions
-from trainyard.trace.align.cross_rank import RankAgreement, Window, align_ranks
+from trainyard.trace.align.cross_rank import Agreement, RankAgreement, Window, align_ranks
 from trainyard.trace.align.survey import Survey, survey
 from trainyard.trace.booking.book_rank import ClassifiedRank, RankTrace, book_rank, classify_rank
 from trainyard.trace.booking.summarise_rank import RankSummary, summarise_rank
-from trainyard.trace.flops.op_costs import BUILT_IN, Formulas
-from trainyard.trace.measured_trace import MeasuredTrace, conclude
+from trainyard.trace.flops.op_costs import BUILT_IN, TIMES_ONLY, Formulas
+from trainyard.trace.measured_trace import MeasuredTrace, conclude, mean_ledgers
 from trainyard.trace.parallel import spill
 from trainyard.trace.parallel.engines import engine as engine_named
 from trainyard.trace.rank_files import Unread, raise_if_unreadable, rank_files, read_file, read_or_reason
@@ -139,15 +140,33 @@ def measure(
     has only one; `file_indices`: the number of a rank whose file states none, for each rank; by default its index in
     `traces`; `formulas`: of the FLOPs and bytes of ops. Raises `BadInput` for ranks of different jobs.
     """
-    classified = [classify_rank(msgspec.structs.replace(events, axis=axis or events.axis)) for events in traces]
-    agreement = align_ranks(
-        [survey(rank.events, rank.classified, rank.keys) for rank in classified], window, file_indices
-    )
-    ranks = tuple(
-        book_rank(classified[rank_agreement.survey], rank_agreement, formulas) for rank_agreement in agreement.shares
-    )
+    ranks, agreement = _book_events(traces, window, axis, file_indices, formulas, with_rates=True)
     measured = conclude(ranks, agreement, window, source or _ledger_source(traces))
     return measured._replace(formulas=formulas)
+
+
+def measure_mean(traces: Sequence[Events], window: Window = "steps", axis: str = "") -> Ledger:
+    """The mean ledger that `measure` gives, without FLOPs and bytes and without anything else. The arguments are those
+    of `measure`."""
+    ranks, agreement = _book_events(traces, window, axis, (), TIMES_ONLY, with_rates=False)
+    booked = [ledger for rank in ranks for ledger in rank.ledgers]
+    return mean_ledgers([rank.parts for rank in ranks], booked, agreement.facts, _ledger_source(traces))[0]
+
+
+def _book_events(
+    traces: Sequence[Events],
+    window: Window,
+    axis: str,
+    file_indices: Sequence[int],
+    formulas: Formulas,
+    *,
+    with_rates: bool,
+) -> tuple[tuple[RankTrace, ...], Agreement]:
+    """The booked ranks, and the alignment of all of them. The arguments are those of `measure` and of `align_ranks`."""
+    classified = [classify_rank(msgspec.structs.replace(events, axis=axis or events.axis)) for events in traces]
+    surveys = [survey(rank.events, rank.classified, rank.keys) for rank in classified]
+    agreement = align_ranks(surveys, window, file_indices, with_rates=with_rates)
+    return tuple(book_rank(classified[own.survey], own, formulas) for own in agreement.shares), agreement
 
 
 def read(paths: Sequence[Path | str], options: ReadOptions = AS_WRITTEN) -> list[Events]:

@@ -186,15 +186,8 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         _add_waits(rank, exposed_ns, waited_ns)
     lateness = _rank_lateness([share.rank for share in agreement.shares], parts, agreement.met, exposed_ns, waited_ns)
     full_steps = max(1, *(sum(not part.partial for part in rank_parts) for rank_parts in parts))
-    masks = np.concatenate(steps.select_averaged(parts)).tolist()
-    averaged = [ledger for ledger, is_averaged in zip(booked, masks, strict=True) if is_averaged]
     exposed_ns_by_rank = {row.rank: row.exposed_ns // full_steps for row in lateness if row.exposed_ns}
-    by_model = tuple(
-        ModelMean(model, tuple(model_ranks), ledgers_of.mean(own, source=source))
-        for model, model_ranks in ranks_by_model(agreement.facts).items()
-        if (own := [ledger for ledger in averaged if ledger.scope.ranks[0] in model_ranks])
-    )
-    mean_ledger = by_model[0].mean if by_model else ledgers_of.mean(averaged, source=source)
+    mean_ledger, by_model = mean_ledgers(parts, booked, agreement.facts, source)
     mean_ledger = msgspec.structs.replace(mean_ledger, late=exposed_ns_by_rank)
     step_overview = overview(agreement.facts, parts)
     sentences = _collect_notes(
@@ -218,6 +211,21 @@ def conclude(ranks: Sequence[RankTrace], agreement: Agreement, window: Window, s
         steps=step_overview,
         by_model=by_model,
     )
+
+
+def mean_ledgers(
+    parts: Sequence[Sequence[StepPart]], booked: Sequence[Ledger], facts: Sequence[Events], source: str
+) -> tuple[Ledger, tuple[ModelMean, ...]]:
+    """(The mean ledger, that of each model of device if the ranks run on unlike devices). `parts`, `facts`: of each
+    rank; `booked`: the ledgers of all parts, rank by rank; `source`: the name of the mean ledger."""
+    masks = np.concatenate(steps.select_averaged(parts)).tolist()
+    averaged = [ledger for ledger, is_averaged in zip(booked, masks, strict=True) if is_averaged]
+    by_model = tuple(
+        ModelMean(model, tuple(model_ranks), ledgers_of.mean(own, source=source))
+        for model, model_ranks in ranks_by_model(facts).items()
+        if (own := [ledger for ledger in averaged if ledger.scope.ranks[0] in model_ranks])
+    )
+    return by_model[0].mean if by_model else ledgers_of.mean(averaged, source=source), by_model
 
 
 def _is_partial(ledger: Ledger) -> bool:

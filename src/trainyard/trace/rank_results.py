@@ -7,19 +7,18 @@ owns the time; a piece is a part of a stretch during which the host stays in one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
 
 from trainyard.booked import Booked, BookedPart, Idle, Late
-from trainyard.events import I32, I64, Events
+from trainyard.events import I32, I64
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.idle import find_idle
 from trainyard.trace.booking.intervals import cut_at_bounds
 from trainyard.trace.classify.context import PHASES
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.readers.nesting import split_by_innermost
+from trainyard.trace.readers.nesting import InnermostSpans, innermost_spans
 
 _MAX_TOTAL_ROWS = 8_000_000
 """Limit on the rows of all ranks: detectors need all of them in memory at once."""
@@ -98,7 +97,7 @@ def _idle_device(rank: RankTrace) -> Idle:
     next_work = np.searchsorted(work.start, stop, "left").astype(np.int32)
     launching_thread = host.thread[work.call[next_work]]
     launching = np.flatnonzero(np.bincount(launching_thread)).tolist()
-    threads = {thread: _innermost(events, thread) for thread in {events.main, *launching}}
+    threads = {thread: innermost_spans(events.host, thread) for thread in {events.main, *launching}}
     main = threads[events.main]
     # Space for every piece: pages that are never written take no memory.
     max_pieces = len(start) + main.edges_in(start, stop)
@@ -121,7 +120,7 @@ def _idle_device(rank: RankTrace) -> Idle:
 
 
 def _cut_at_span_changes(
-    start: I64, stop: I64, thread: I32, threads: Mapping[int, _Innermost], main: _Innermost
+    start: I64, stop: I64, thread: I32, threads: Mapping[int, InnermostSpans], main: InnermostSpans
 ) -> tuple[I64, I64, I64, I32]:
     """Cuts stretches where the innermost span of their launching thread changes.
 
@@ -144,33 +143,6 @@ def _cut_at_span_changes(
     row, begin, end, span = (np.concatenate(column) for column in zip(*columns))
     order = np.argsort(begin, kind="stable") if len(columns) > 1 else slice(None)
     return row[order], begin[order], end[order], span[order]
-
-
-class _Innermost(NamedTuple):
-    """A thread's innermost spans: from edges[i] on, span owner[i] is innermost, -1 for none."""
-
-    edges: I64
-    owner: I32
-
-    def edges_in(self, start: I64, stop: I64) -> int:
-        """The total number of edges strictly inside the stretches [start, stop), ns."""
-        return int((np.searchsorted(self.edges, stop, "left") - np.searchsorted(self.edges, start, "right")).sum())
-
-    def between(self, first: int, last: int) -> I64:
-        """The edges (ns) from `first` to `last`, both included."""
-        return self.edges[np.searchsorted(self.edges, first, "left") : np.searchsorted(self.edges, last, "right")]
-
-    def at(self, time: I64) -> I32:
-        """The host row of the innermost span at each time (ns); -1 if no span is open."""
-        if not len(self.edges):
-            return np.full(len(time), -1, np.int32)
-        index = np.searchsorted(self.edges, time, "right") - 1
-        return np.where(index >= 0, self.owner[np.maximum(index, 0)], -1).astype(np.int32)
-
-
-def _innermost(events: Events, thread: int) -> _Innermost:
-    host = events.host
-    return _Innermost(*split_by_innermost(host.start, host.stop, host.parent, np.flatnonzero(host.thread == thread)))
 
 
 def _idle_cpu(rank: RankTrace) -> Idle:

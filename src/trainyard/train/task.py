@@ -187,6 +187,12 @@ class HasAuxiliaryLoss(Protocol):
 class ReportsCounts(Protocol):
     """A module that reports its counts."""
 
-    def tokens_per_expert(self) -> Mapping[str, Sequence[int]]:
-        """Tokens per expert over the global batch of the last step: layer name to one count per expert."""
+    @property
+    def expert_count(self) -> int:
+        """Number of experts of all layers."""
+        ...
+
+    def tokens_per_expert(self) -> Mapping[str, Tensor]:
+        """Tokens per expert over the global batch of the last step: layer name to (E,) int64. Empty before the first
+        step."""
         ...

@@ -15,7 +15,7 @@ from trainyard.numerics.record.sketch import PERIOD, sketch_of_range  # noqa: E4
 from trainyard.numerics.record.summarise import summarise  # noqa: E402
 from trainyard.numerics.tensor_record import BUCKETS, Shard  # noqa: E402
 
-SIZES = (*range(256, 256 + 64 * 40, 64), 10_007, 65_536, 100_003)
+SIZES = (*range(256, 256 + 64 * 38, 64), 10_007)
 
 
 def estimate(left: Tensor, right: Tensor, first: int) -> float:
@@ -41,7 +41,7 @@ def errors(kind: str, size: int, generator: torch.Generator) -> Tensor:
 def test_estimated_distance_is_unbiased_within_nine_percent(kind: str) -> None:
     generator = torch.Generator().manual_seed(1)
     ratios: list[float] = []
-    for number in range(400):
+    for number in range(200):
         size = SIZES[number % len(SIZES)]
         first = int(torch.randint(2**39, (), generator=generator))
         values = torch.randn(size, generator=generator, dtype=torch.float64)

@@ -153,6 +153,18 @@ def test_chunks_change_only_the_rounding(dtype: torch.dtype, chunk: int, monkeyp
         assert chunked.norm == pytest.approx(other.norm, rel=1e-14)
 
 
+@pytest.mark.parametrize(
+    ("shape", "columns"), [((40, 9_000), (7, 5_000)), ((3, 200_000), (1_000, 150_000)), ((500, 300), (299, 300))]
+)
+def test_blocks_of_columns_add_up(shape: tuple[int, int], columns: tuple[int, int]) -> None:
+    tensor = torch.randn(shape, dtype=torch.float64)
+    bounds = [(0, columns[0]), columns, (columns[1], shape[1])]
+    shards = [Shard(offset=(0, first), shape=(shape[0], last - first)) for first, last in bounds]
+    parts = [summarise(cut(tensor, shard), shard=shard, shape=shape) for shard in shards]
+    assert combined_hash(part.hash for part in parts) == summarise(tensor).hash
+    assert sum(map(sketch, parts)) == pytest.approx(sketch(summarise(tensor)), abs=1e-9)
+
+
 @given(
     counts=st.tuples(*[st.integers(0, 5)] * 3),
     dtype=st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2]),

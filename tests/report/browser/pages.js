@@ -23,8 +23,8 @@ export async function open(browser, name, hash = "", { width = 1400, height = 16
   page.on("request", (request) => /^(file|data|blob):/.test(request.url()) || problems.push(request.url()));
   await page.setViewport({ width, height });
   await page.goto(pageUrl(name) + hash);
-  await page.waitForFunction(() => performance.getEntriesByName("trainyard-drawn").length > 0 || document.querySelector("#timeline .empty")
-    || (document.querySelector("#ledgers ~ footer") && !document.querySelector("#timelines")), { timeout: 10000 });
+  await page.waitForFunction(() => document.querySelector("footer") && (performance.getEntriesByName("trainyard-drawn").length > 0
+    || document.querySelector("#timeline .empty") || !document.querySelector("#timeline, #timelines")), { timeout: 10000 });
   return { page, problems };
 }
 

@@ -15,6 +15,8 @@ from trainyard.report.comparison import comparison_page
 from trainyard.report.render import html
 from trainyard.report.view.build_analysis import analyse_measured
 from trainyard.report.view.build_view import view_of
+from trainyard.report.view.build_what_if import shared_replay, what_if_section
+from trainyard.report.view.path_overlay import add_path
 from trainyard.report.view.timeline import timeline
 from trainyard.trace.measure import measure, read
 
@@ -57,12 +59,31 @@ def two_ranks(folder: Path) -> list[Path]:
     return paths
 
 
+def ranks_without_one_clock(folder: Path) -> list[Path]:
+    """Ranks on two hosts without collectives; a step of rank 1 takes 1.5 times as long as one of rank 0."""
+    paths = []
+    for rank, step_ns in ((0, 100_000), (1, 150_000)):
+        starts = [step_ns * step for step in range(3)]
+        document = trace(
+            device=[("gemm_kernel", 7, start + 10_000, start + step_ns - 10_000, start + 2000) for start in starts],
+            marks=[(str(step), start, start + step_ns - 5000) for step, start in enumerate(starts)],
+            rank=rank, world=2, host_name=f"node{rank}",
+        )  # fmt: skip
+        paths.append(write(folder, document, f"host{rank}.json"))
+    return paths
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 @pytest.mark.skipif(not PACKAGES.is_dir(), reason="the browser's driver is not installed: npm ci")
 def test_pages_by_mouse_and_keyboard(tmp_path):
     measured = measure(read(two_ranks(tmp_path)))
-    html.write(view_of(analyse_measured(measured), timeline(measured)), tmp_path / "ranks.html")
+    analysis = analyse_measured(measured)
+    replay = shared_replay(measured)
+    predicted = what_if_section(measured, findings=analysis.findings, replay=replay)
+    html.write(view_of(analysis, add_path(timeline(measured), replay), predicted), tmp_path / "ranks.html")
+    apart = measure(read(ranks_without_one_clock(tmp_path)))
+    html.write(view_of(analyse_measured(apart), timeline(apart)), tmp_path / "apart.html")
     for name in ("hostile", "many", "bare"):
         html.write(VIEWS[name](), tmp_path / f"{name}.html")
     for name, make in COMPARISONS.items():

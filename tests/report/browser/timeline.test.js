@@ -109,6 +109,75 @@ test("idle time shows what the host did", async () => {
   await page.close();
 });
 
+test("keyboard: the idle time of a step by function can be sorted", async () => {
+  const { page, problems } = await open(browser, "ranks.html", "#rank=1&range=57000-157000");
+  await showTimeline(page);
+  const rows = () => page.$$eval(".idle tbody tr", (lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
+  const units = { ns: 1, "µs": 1000, ms: 1e6 };
+  const ns = (cell) => Number(cell.split(/\s/)[0]) * units[cell.split(/\s/)[1]];
+  const accounts = await page.$$eval(".range .columns > div:first-child tbody tr", (lines) => lines.map((line) => [...line.cells].map((cell) => cell.textContent)));
+  const idle = accounts.filter(([name]) => name.includes("Idle")).reduce((sum, [, cell]) => sum + ns(cell), 0);
+  const before = await rows();
+  assert.ok(idle > 0);
+  assert.ok(before.some(([name]) => name === "train.py(7): step"));
+  assert.ok(Math.abs(before.reduce((sum, [, cell]) => sum + ns(cell), 0) - idle) <= 50 * before.length, `the rows add up to the idle accounts: ${JSON.stringify(before)}, ${idle}`);
+  await page.focus(".idle thead th:first-child button");
+  await press(page, "Enter");
+  assert.deepEqual((await rows()).map(([name]) => name), before.map(([name]) => name).sort((a, b) => a.localeCompare(b)));
+  await page.$$eval("#timeline details > summary", (summaries) => summaries.at(-1).click());
+  await page.waitForFunction(() => [...document.querySelectorAll("#timeline details")].at(-1).querySelectorAll("tbody tr").length > 1);
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
+test("keyboard and mouse: the critical path with its accounts", async () => {
+  const { page, problems } = await open(browser, "ranks.html", "#theme=dark");
+  await showTimeline(page);
+  const pixels = () => page.$eval("#timeline canvas", (canvas) => canvas.toDataURL());
+  const before = await pixels();
+  await page.focus("#timeline canvas");
+  await press(page, "c");
+  await becomes(page, "path", "1");
+  assert.notEqual(await pixels(), before);
+  const panel = '#timeline [aria-label="Critical path"]';
+  assert.equal(await isHidden(page, panel), false);
+  const cells = (column) => page.$$eval(`${panel} tbody tr`, (lines, at) => lines.map((line) => line.cells[at].textContent), column);
+  assert.match(await text(page, `${panel} .note`), /It runs on rank 1 \(\d/);
+  assert.equal((await cells(3)).reduce((sum, cell) => sum + parseFloat(cell), 0).toFixed(0), "100");
+  await press(page, "]");
+  await page.waitForFunction((selector) => document.querySelector(`${selector} thead`).textContent.includes("range"), {}, panel);
+  await press(page, "?");
+  assert.match(await text(page, "dialog"), /critical path/);
+  await press(page, "Escape");
+  await page.$eval("#timeline .controls .more", (button) => button.click());
+  await becomes(page, "path", null);
+  assert.equal(await isHidden(page, panel), true);
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
+test("the step keys use the steps of the selected rank", async () => {
+  const { page, problems } = await open(browser, "apart.html", "#rank=1");
+  await showTimeline(page);
+  for (const [rank, ns] of [["1", 150_000], ["0", 100_000]]) {
+    await page.focus("#timeline canvas");
+    if (rank === "0") {
+      await page.keyboard.press("Escape");
+      await page.evaluate(() => (location.hash = "rank=0"));
+      await becomes(page, "rank", "0");
+    }
+    await press(page, "]");
+    await press(page, "]");
+    await page.waitForFunction(() => location.hash.includes("range"));
+    const [left, right] = (await parameter(page, "range")).split("-").map(Number);
+    assert.equal(right - left, ns);
+    assert.equal(await bookedNs(page), ns);
+    await press(page, "Escape");
+  }
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
 test("a link reopens the view", async () => {
   const { page } = await open(browser, "ranks.html", "#rank=1&t=10000-60000&range=20000-50000&theme=dark");
   assert.equal(await bookedNs(page), 30000);
@@ -120,7 +189,7 @@ test("a link reopens the view", async () => {
 for (const name of ["ranks.html", "hostile.html", "many.html", "bare.html"]) {
   for (const theme of ["light", "dark"]) {
     test(`axe-core finds nothing in ${name}, ${theme}`, async () => {
-      const { page, problems } = await open(browser, name, `#theme=${theme}`);
+      const { page, problems } = await open(browser, name, `#theme=${theme}&path=1&range=0-150000`);
       assert.deepEqual(await axeViolations(page), []);
       assert.equal(await page.evaluate(() => globalThis.hacked), undefined);
       assert.deepEqual(problems, []);

@@ -55,12 +55,12 @@ test("every chart is saved as CSV, PNG and SVG, and hostile names stay text", as
     window.saved = [];
     HTMLAnchorElement.prototype.click = function click() { window.saved.push(this.download); };
   });
-  for (const id of ["whatif", "series", "pipeline", "roofline", "busbandwidth", "goodput"]) {
+  for (const id of ["whatif", "series", "pipeline", "roofline", "busbandwidth", "goodput", "memory", "experts"]) {
     for (const button of await page.$$(`#${id} .takes button`)) await button.evaluate((element) => element.click());
   }
-  await page.waitForFunction(() => window.saved.length === 18, { timeout: 5000 });
+  await page.waitForFunction(() => window.saved.length === 24, { timeout: 5000 });
   const names = await page.evaluate(() => window.saved);
-  for (const name of ["what-if", "series", "pipeline", "roofline", "bus-bandwidth", "goodput"]) {
+  for (const name of ["what-if", "series", "pipeline", "roofline", "bus-bandwidth", "goodput", "memory", "expert-load"]) {
     for (const ending of ["csv", "png", "svg"]) assert.ok(names.includes(`trainyard-${name}.${ending}`), `${name}.${ending} of ${names}`);
   }
   assert.equal(await page.$$eval("main img, main [onerror]", (found) => found.length), 0);
@@ -75,4 +75,21 @@ test("a range and a hostile text in the address leave the sliders as measured", 
     assert.deepEqual(problems, []);
     await page.close();
   }
+});
+
+test("the button of a late rank's finding sets its switch, which recovers the price of the finding", async () => {
+  const { page, problems } = await open(browser, "ranks.html");
+  const label = "Rank 1 as fast as the others";
+  const finding = "::-p-xpath(//ol[@class='findings']/li[.//code[text()='straggler']])";
+  await page.click(`${finding} ::-p-text(Show in What if)`);
+  await becomes(page, "whatif", "rank:1=typical");
+  const price = await page.$eval(`${finding} .cost b`, (element) => element.textContent);
+  assert.match(await text(page, ".verdict"), new RegExp(`${price.replaceAll(".", "\\.")} recovered`));
+  const checked = (name) => page.$$eval("#whatif .lever", (levers, wanted) => levers.find((lever) => lever.querySelector("label").textContent === wanted).querySelector("input").checked, name);
+  assert.equal(await checked(label), true);
+  await page.click("#whatif ::-p-text(All ranks equally fast)");
+  await becomes(page, "whatif", "no-stragglers");
+  assert.equal(await checked(label), false);
+  assert.deepEqual(problems, []);
+  await page.close();
 });

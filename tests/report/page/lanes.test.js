@@ -5,15 +5,7 @@ import { test } from "node:test";
 import { deflateSync } from "node:zlib";
 
 import { firstAfter, paintRow, readVarints, stackOf, totals, unpack } from "../../../src/trainyard/report/page/lanes.js";
-
-/** A generator of reproducible random integers below `limit` (Park and Miller). */
-function randomIntegers(seed) {
-  let state = seed;
-  return (limit) => {
-    state = (state * 48271) % 2147483647;
-    return state % limit;
-  };
-}
+import { randomIntegers } from "./random_integers.js";
 
 /** A lane of `count` slices of random lengths and gaps, some of them zero. */
 function randomLane(count, kinds, seed) {
@@ -62,6 +54,7 @@ test("lanes and their details are unpacked exactly", async () => {
     names: json(["a", "b", "c", "d"]),
     stacks: json([["step", "mm"], [-1, 0], [0, 1]]),
     shapes: json(["[2, 3]"]),
+    steps_of_ranks: json([[["step 1", 0, 5], ["step 2", 5, 9]], { 1: [0], 12: [0, 1] }]),
   });
   assert.deepEqual(unpacked.names, ["a", "b", "c", "d"]);
   unpacked.lanes.forEach((lane, at) => {
@@ -71,6 +64,7 @@ test("lanes and their details are unpacked exactly", async () => {
   });
   assert.deepEqual([...unpacked.lanes[0].details.phase], phases);
   assert.deepEqual(unpacked.lanes[1].details, {});
+  assert.deepEqual([...unpacked.stepsOfRanks], [[1, [["step 1", 0, 5]]], [12, [["step 1", 0, 5], ["step 2", 5, 9]]]]);
   assert.deepEqual(stackOf(unpacked.stacks, 1), ["mm", "step"]);
   assert.deepEqual(stackOf(unpacked.stacks, -1), []);
 });

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { changesOf, replayedSpeeds, settled, speedsOf, stepAt } from "../../../src/trainyard/report/page/what_if_grid.js";
+import { changeOf, changesOf, replayedSpeeds, settled, speedsOf, stepAt } from "../../../src/trainyard/report/page/what_if_grid.js";
 
 const point = (settings, ns, changes = ["x"]) => ({ settings, changes, ns, wall_ns: ns[0] + ns[1], recovered_ns: 100 - ns[0] - ns[1], interval_ns: [1, 2] });
 const section = {
@@ -70,4 +70,16 @@ test("sliders reach the speeds that were replayed", () => {
 
 test("only the slider that moves may stand between replays", () => {
   assert.deepEqual(settled(section, [1.9, 1.2, 0, 1], 1), [2, 1.2, 0, 1]);
+});
+
+test("a switch with a value is its change, and excludes the switch that includes it", () => {
+  const late = { key: "rank:7", value: "typical", speeds: [1, 0], unavailable: "" };
+  const all = { key: "no-stragglers", speeds: [1, 0], unavailable: "", includes: "rank:7" };
+  const both = { ...section, levers: [late, all, section.levers[0]], order: ["rank:7", "no-stragglers", "network"], points: [point([1, 0, 0], [50, 20]), point([0, 1, 0], [40, 20]), point([0, 0, 1], [60, 20])] };
+  assert.equal(changeOf(late, 0), "rank:7=typical");
+  assert.deepEqual(speedsOf(both, "rank:7=typical,network=2x"), [0, 1, 2]);
+  assert.deepEqual(changesOf(both, [0, 1, 2]), ["rank:7=typical", "network=2x"]);
+  assert.deepEqual(settled(both, [0, 0, 2], 1), [1, 0, 2]);
+  assert.deepEqual(settled(both, [0, 0, 2], 0), [0, 1, 2]);
+  assert.deepEqual(settled(both, [0, 1, 2], 1), [0, 1, 2]);
 });

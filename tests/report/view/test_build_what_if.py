@@ -55,7 +55,8 @@ def test_the_settings_of_a_point_are_its_changes():
     section = what_if_section(measured)
     for point in section.points:
         described = {
-            lever.key + (f"={lever.speeds[setting]}x" if lever.speeds[setting] else "")
+            lever.key
+            + (f"={lever.speeds[setting]}x" if lever.speeds[setting] else f"={lever.value}" * bool(lever.value))
             for lever, setting in zip(section.levers, point.settings)
             if setting
         }

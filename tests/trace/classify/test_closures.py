@@ -100,7 +100,7 @@ def test_compiled_and_python_context_are_the_same(tmp_path_factory, rows):
     if native.library() is None:
         pytest.skip("the compiled code is not built")
     events = events_of(tmp_path_factory.mktemp("t"), rows)
-    by_name = [context._name_facts(name, [], events.mark) for name in events.names]
+    by_name = [context._name_facts(name, (), events.mark) for name in events.names]
     evaluated = context.rows_of_evaluations(events.host, evaluations_in(events))
     recomputed = context._is_recomputed(events.host, events.names)
     arguments = (events.host, by_name, bool((events.host.seq >= 0).any()), recomputed, evaluated)

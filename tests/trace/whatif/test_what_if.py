@@ -16,7 +16,7 @@ from trainyard.trace.measure import measure, read
 from trainyard.trace.whatif.changes import parse
 from trainyard.trace.whatif.dependency_graph import Needs, fit_graph, plan_graph, replay_graph
 from trainyard.trace.whatif.profile_ops import HOST, TRANSFER, WORK, Ops
-from trainyard.trace.whatif.typical_lengths import typical_lengths
+from trainyard.trace.whatif.typical_lengths import _number_rows, typical_lengths
 from trainyard.trace.whatif.what_if import what_if
 
 MEETS = {"Collective name": "allreduce", "Process Group Name": "0", "Process Group Ranks": "[0, 1]", "Group size": 2}
@@ -396,3 +396,10 @@ def test_a_planted_wait_for_data_is_what_the_prediction_saves():
 
     (plant,) = (plant for plant in PLANTS if plant.name == "loader")
     assert 0.98 * 80e6 < compare(plant, record(plant)).predicted_ns < 1.5 * 80e6
+
+
+@given(st.lists(st.tuples(st.integers(-1, 3), st.integers(-1, 2**40), st.integers(0, 2)), min_size=1))
+def test_equal_rows_and_no_others_have_the_same_number(rows):
+    numbers = _number_rows(*(np.array(column, np.int64) for column in zip(*rows))).tolist()
+    assert len(set(numbers)) == len(set(rows)) == len(set(zip(rows, numbers)))
+    assert sorted(set(numbers)) == list(range(len(set(rows))))

@@ -200,7 +200,8 @@ def test_tokens_are_counted_once_per_step():
         for part in (tokens, tokens + 1):
             task.loss(decoder(part), (part,)).backward()
         decoder.after_step()
-        results.append((decoder.tokens_per_expert(), decoder.layers["1"].mlp.router.bias.tolist()))
+        counts = {name: each.tolist() for name, each in decoder.tokens_per_expert().items()}
+        results.append((counts, decoder.layers["1"].mlp.router.bias.tolist()))
     assert results[0] == results[1] == results[2]
     assert results[0][0].keys() == {"layers.1"}
     assert sum(results[0][0]["layers.1"]) == 2 * 14 * MODEL.top_k

@@ -25,6 +25,11 @@ from trainyard.cli.run.run_options import COLLECT, FULL, JSON, PORT, QUIET, TAG
     is_flag=True,
     help="Record shapes on a CPU too, for FLOPs and bytes of ops: profiled steps get several times as long.",
 )
+@click.option(
+    "--memory",
+    is_flag=True,
+    help="Record allocations in the profiled steps: memory over time, and what holds the peak.",
+)
 @COLLECT
 @JSON
 @FULL
@@ -36,6 +41,7 @@ def command(
     profile: int,
     stacks: bool,
     shapes: bool,
+    memory: bool,
     collect: str,
     as_json: bool,
     full: bool,
@@ -62,11 +68,16 @@ def command(
     # its own ranks.
     if len(target) > 1 or _is_command(first_word):
         result = api.run_script(
-            target, profile=profile, stacks=stacks, shapes=shapes, session=script_session_of(tag, quiet, collect)
+            target,
+            profile=profile,
+            stacks=stacks,
+            shapes=shapes,
+            memory=memory,
+            session=script_session_of(tag, quiet, collect),
         )
     else:
         with session_of(tag, port, quiet) as session:
-            result = api.run(copy_pipe(first_word), stacks=stacks, shapes=shapes, session=session)
+            result = api.run(copy_pipe(first_word), stacks=stacks, shapes=shapes, memory=memory, session=session)
     show_run(result, as_json, full)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from trainyard.cli.support.output import console, print_json, say
 from trainyard.cli.trace.trace_options import FORMULAS, FULL, JSON, PAGE, WINDOW, TraceFiles, reads_traces, write_page
+
+if TYPE_CHECKING:
+    from trainyard.trace.whatif.grid import Extent
 
 
 @click.command()
@@ -27,6 +31,7 @@ def command(files: TraceFiles, page: str | None, replays_grid: bool, full: bool,
     xplane.pb, Nsight Systems SQLite exports, Neuron JSON exports, and torch memory snapshots.
     """
     from trainyard.report.view.build_analysis import analyse_measured
+    from trainyard.report.view.build_what_if import shared_replay
     from trainyard.trace.memory.recognise import is_snapshot
 
     if snapshots := [path for path in files.paths if is_snapshot(Path(path))]:
@@ -37,7 +42,9 @@ def command(files: TraceFiles, page: str | None, replays_grid: bool, full: bool,
     measured = files.measure()
     if measured.damage and as_json:
         say(measured.damage)
-    analysis = analyse_measured(measured)
+    extent: Extent = "full" if replays_grid else "short"
+    replay = shared_replay(measured, extent) if page else None
+    analysis = analyse_measured(measured, replay)
     if as_json:
         print_json(analysis)
     else:
@@ -47,7 +54,7 @@ def command(files: TraceFiles, page: str | None, replays_grid: bool, full: bool,
         pages = () if page else (NextStep("--page FILE", "timeline and ranks as an HTML page"),)
         print_analysis(analysis, console(full=full), full, (*pages, *what_if_step(analysis, files.paths)))
     if page:
-        write_page(measured, analysis, page, "full" if replays_grid else "short")
+        write_page(measured, analysis, page, extent, replay)
 
 
 def _show_snapshot(files: TraceFiles, snapshot: str, page: str | None, full: bool, as_json: bool) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainyard.report.view.analysis import Analysis
     from trainyard.trace.measured_trace import MeasuredTrace
     from trainyard.trace.whatif.grid import Extent
+    from trainyard.trace.whatif.replay import Replay
 
 WINDOW = click.option(
     "--window",
@@ -101,14 +102,22 @@ def reads_traces(function: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def write_page(measured: MeasuredTrace, analysis: Analysis, page: str, extent: Extent | None = None) -> None:
+def write_page(
+    measured: MeasuredTrace,
+    analysis: Analysis,
+    page: str,
+    extent: Extent | None = None,
+    replay: Replay | None = None,
+) -> None:
     """Writes the HTML page of an analysis with its timeline, and reports its path. `extent`: of the grid of replays in
-    the section "What if"; None for a page without it."""
+    the section "What if"; None for a page without it. `replay`: of `measured`, if it was built before."""
     from trainyard.report.render import html
     from trainyard.report.view.build_view import view_of
     from trainyard.report.view.build_what_if import what_if_section
+    from trainyard.report.view.path_overlay import add_path
     from trainyard.report.view.timeline import timeline
 
-    what_if = what_if_section(measured, extent) if extent else None
-    html.write(view_of(analysis, timeline(measured), what_if), Path(page))
+    findings = analysis.findings
+    what_if = what_if_section(measured, extent, findings=findings, replay=replay) if extent else None
+    html.write(view_of(analysis, add_path(timeline(measured), replay), what_if), Path(page))
     say(f"wrote {page}")

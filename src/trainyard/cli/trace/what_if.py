@@ -26,11 +26,11 @@ def command(files: TraceFiles, changes: tuple[str, ...], page: str | None, full:
     """Predict the steps of a trace with changes applied, by replaying the dependencies between their operations.
 
     \b
-    no-stragglers         no rank arrives late
+    no-stragglers         all ranks are as fast as those that are not late
     no-launch-gaps        the host is infinitely fast
     no-syncs              the host does not wait for the device
     perfect-overlap       nothing waits for communication before its step ends
-    rank:7=typical        rank 7 takes the time of the other ranks
+    rank:7=typical        rank 7 is as fast as the other ranks, which keep their times
     without:RULE          the cause of the finding of that rule is removed
     network=2x            transfers run at twice the speed (0.5x: at half)
     memory=2x             so does memory-bound work: pointwise ops, norms, the optimizer

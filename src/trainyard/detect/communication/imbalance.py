@@ -18,7 +18,12 @@ import numpy as np
 from trainyard import units, words
 from trainyard.booked import Booked
 from trainyard.change import Change
-from trainyard.detect.communication.straggler import culprit_of, doubt_of_chance, waits_of_others_ns
+from trainyard.detect.communication.straggler import (
+    culprit_of,
+    doubt_of_chance,
+    removal_of,
+    waits_of_others_ns,
+)
 from trainyard.detect.confidence import confidence, doubt_of_recurrence
 from trainyard.detect.finding_text import finding, matters
 from trainyard.detect.largest_intervals import largest_waits
@@ -95,6 +100,7 @@ class Imbalance:
             ),
             largest=largest,
             change=Change(text="no-stragglers"),
+            beyond=removal_of(late_rank) if late_rank is not None else None,
         )
 
 

@@ -82,7 +82,7 @@ class Straggler:
             remedy=f"Compare rank {rank_late} with the others: its host, device clocks and share of the work.",
             confidence=_confidence(ledger, rank_late, ranks),
             largest=largest_waits(ranks or ()),
-            change=Change(text=f"rank:{rank_late}=typical"),
+            change=removal_of(rank_late),
         )
         return (replace(late_finding, code=code),)
 
@@ -131,6 +131,11 @@ def late_rank(ledger: Ledger) -> int | None:
     leads = not following or ns >= _MIN_LEAD * following[0][1]
     is_clear = leads and ns >= min_share * sum(ledger.late.values())
     return rank if is_clear and matters(ledger, wait_ns_per_other_rank(ledger, rank), _MIN_STEP_FRACTION) else None
+
+
+def removal_of(rank: int) -> Change:
+    """The change after which a rank is as fast as the others."""
+    return Change(text=f"rank:{rank}=typical")
 
 
 def culprit_of(ledger: Ledger, ranks: Sequence[Booked] | None) -> int | None:

@@ -28,6 +28,10 @@ class LogicalIndex(NamedTuple):
     def is_contiguous(self) -> bool:
         return len(self.extents) == 1 and self.strides == (1,)
 
+    def row(self) -> LogicalIndex:
+        """The first row: the block without its first dimension."""
+        return LogicalIndex(self.start, self.extents[1:], self.strides[1:])
+
     def flat(self, first: int, last: int, device: torch.device) -> Tensor:
         """Flat logical indices, int64, of the block's elements `first` to `last` (exclusive) in the block's order."""
         rest = torch.arange(first, last, device=device)
@@ -39,6 +43,9 @@ class LogicalIndex(NamedTuple):
 
     def local_positions(self, indices: list[int]) -> list[int]:
         """Positions, in the block's order, of those elements with these flat logical indices that the block holds."""
+        if self.is_contiguous:
+            held = range(self.start, self.start + self.elements)
+            return [index - self.start for index in indices if index in held]
         return [at for at in map(self._local_position, indices) if at is not None]
 
     def _local_position(self, index: int) -> int | None:

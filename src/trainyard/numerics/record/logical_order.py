@@ -26,7 +26,7 @@ def _pieces(tensor: Tensor, first: int, last: int) -> list[Tensor]:
     if first % row:
         pieces += _pieces(tensor[begin - 1], first % row, row)
     if begin < end:
-        pieces.append(tensor[begin:end].reshape(-1))
+        pieces.append(tensor[begin:end].reshape(-1).contiguous())  # an expanded tensor of one dimension is a view
     if last % row:
         pieces += _pieces(tensor[end], 0, last % row)
     return pieces

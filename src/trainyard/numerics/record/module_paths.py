@@ -73,7 +73,7 @@ class ModulePaths:
     def current(self) -> str:
         """Path of the module whose forward or backward pass is running; empty outside of modules."""
         if torch._C._current_graph_task_id() != -1:
-            node = torch._C._current_autograd_node()
+            node: Any = torch._C._current_autograd_node()
             return node.metadata.get(_KEY, "") if node is not None else ""
         return self._stack[-1][0] if self._stack else ""
 
@@ -130,13 +130,12 @@ class ModulePaths:
 
     def _assign_nodes(self, tensors: Iterable[Tensor], path: str) -> None:
         """Notes `path` at the autograd nodes behind the tensors that have none yet."""
-        pending = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+        pending: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
         while pending:
             node = pending.pop()
-            metadata: dict[str, str] = node.metadata
-            if _KEY in metadata:
+            if _KEY in node.metadata:
                 continue
-            metadata[_KEY] = path
+            node.metadata[_KEY] = path
             pending += [following for following, _ in node.next_functions if following is not None]
 
 

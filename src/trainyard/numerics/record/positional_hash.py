@@ -11,7 +11,7 @@ It is not a protection against deliberate collisions.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import shake_256
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from trainyard.numerics.record.scramble import scramble
+from trainyard.numerics.record.scratch import scratch
 
 MULTIPLIERS = 1 << 16
 """Length of the pool of multipliers. m(j) is `pool[j % MULTIPLIERS]` times an odd number of the block
@@ -49,7 +50,7 @@ def hash_range(values: Tensor, first: int) -> Tensor:
     block, at = divmod(first * lanes_per_element(values.dtype), MULTIPLIERS)
     pool = _pool(values.device)
     if at + len(lanes) <= MULTIPLIERS:
-        return (lanes * pool[at : at + len(lanes)]).sum() * _block_factors(lanes.new_tensor(block))
+        return lanes.mul_(pool[at : at + len(lanes)]).sum() * _factor(block)
     blocks = pad(lanes, (at, -(at + len(lanes)) % MULTIPLIERS)).view(-1, MULTIPLIERS)
     numbers = torch.arange(block, block + len(blocks), device=values.device)
     return ((blocks * pool).sum(1) * _block_factors(numbers)).sum()
@@ -64,8 +65,9 @@ def hash_at(values: Tensor, indices: Tensor) -> Tensor:
 
 
 def _lanes(values: Tensor) -> Tensor:
-    """The bits of each lane as int64."""
-    return values.view(_LANES[min(4, values.element_size())]).to(torch.int64)
+    """The bits of each lane as int64, in scratch memory."""
+    bits = values.view(_LANES[min(4, values.element_size())])
+    return scratch("lanes", len(bits), torch.int64, bits.device).copy_(bits)
 
 
 @cache
@@ -73,6 +75,12 @@ def _pool(device: torch.device) -> Tensor:
     """Odd multipliers, int64, 0.5 MB."""
     numbers = np.frombuffer(shake_256(b"multipliers of hashes").digest(8 * MULTIPLIERS), "<i8")
     return torch.from_numpy(numbers | 1).to(device)
+
+
+@lru_cache(maxsize=4096)
+def _factor(block: int) -> int:
+    """The odd number of a block of lanes."""
+    return int(_block_factors(torch.tensor(block)))
 
 
 def _block_factors(blocks: Tensor) -> Tensor:

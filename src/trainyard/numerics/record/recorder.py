@@ -12,10 +12,12 @@ from typing import Any, Literal
 import torch
 from msgspec.structs import replace
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from trainyard.errors import BadInput
@@ -273,7 +275,7 @@ class _Operations(TorchDispatchMode):
 
 def _no_modes() -> Any:
     """A context without dispatch modes: the recorder's own operations are neither recorded nor widened."""
-    return torch.utils._python_dispatch._disable_current_modes()
+    return _disable_current_modes()
 
 
 def _is_left_out(func: Any) -> bool:
@@ -293,7 +295,6 @@ def _is_symbolic(tensor: Tensor) -> bool:
     """Whether a tensor has no values: while a compiler traces the script, or on the device `meta`."""
     return (
         tensor.is_meta
-        or isinstance(tensor, torch._subclasses.FakeTensor)
-        or torch._is_functional_tensor(tensor)
+        or isinstance(tensor, (FakeTensor, FunctionalTensor))
         or tensor.layout != torch.strided
     )

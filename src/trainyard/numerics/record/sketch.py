@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from trainyard.numerics.record.scramble import scramble
+from trainyard.numerics.record.scratch import scratch
 from trainyard.numerics.tensor_record import BUCKETS
 
 SIGNS = 1_048_573
@@ -28,7 +29,8 @@ def sketch_of_range(values: Tensor, first: int) -> Tensor:
     and they lie within one repetition."""
     at = first % SIGNS
     signs = _pool(values.device, -(-(SIGNS + len(values)) // SIGNS))[at : at + len(values)]
-    sums = (values * signs).view(-1, BUCKETS).sum(0)
+    product = scratch("product", len(values), torch.float64, values.device)
+    sums = torch.mul(values, signs, out=product).view(-1, BUCKETS).sum(0)
     if first < PERIOD:
         return sums
     buckets = torch.arange(BUCKETS, device=values.device)

@@ -10,16 +10,16 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from trainyard.errors import BadInput
+from trainyard.numerics.record.add_block import add_block
 from trainyard.numerics.record.logical_index import LogicalIndex, index_block
-from trainyard.numerics.record.logical_order import read_positions, read_range
+from trainyard.numerics.record.logical_order import read_positions
 from trainyard.numerics.record.positional_hash import hash_text, lanes_per_element
-from trainyard.numerics.record.sketch import PERIOD
 from trainyard.numerics.record.sums import Sums, Totals
 from trainyard.numerics.tensor_record import NonFinite, Shard, sample_positions
 
 CPU_CHUNK = 1 << 16
-"""Elements of up to 32 bits summarised at a time on the CPU, where the chunk stays in the cache: 3 MB more memory at
-most."""
+"""Elements of up to 32 bits summarised at a time on the CPU, where the chunk stays in the cache: 3 MB more memory, in
+addition to at most 25 MB of random numbers per process."""
 DEVICE_CHUNK = 1 << 21
 """Elements summarised at a time on other devices: 100 MB more memory at most."""
 
@@ -44,9 +44,9 @@ def summarise(tensor: Tensor, *, shard: Shard | None = None, shape: tuple[int, .
     """Summarises the values of a tensor, or of the part of it that this rank holds.
 
     `shard`: the part of the logical tensor of this `shape` that `tensor` is, in row-major order; None if it is the
-    whole. Integers and bools are summarised as float64 (rounded beyond 2^53; the hash is exact), complex numbers as
-    pairs of an added last dimension. Of a DTensor, pass the local part (`shard_of`). On an accelerator it waits for the device once. Raises `BadInput` if the sizes
-    contradict each other.
+    whole. Of a DTensor, pass the local part (`shard_of`). Integers and bools are summarised as float64 (rounded beyond
+    2^53; the hash is exact), complex numbers as pairs of an added last dimension. On an accelerator it waits for the
+    device once. Raises `BadInput` if the sizes contradict each other.
     """
     shape = tuple(tensor.shape) if shape is None else shape
     block = index_block(shape, shard)
@@ -90,19 +90,12 @@ def _totals(values: Tensor, block: LogicalIndex, elements: int) -> Totals:
         block, elements = block.of_pairs(), 2 * elements
     values = values.resolve_neg()
     sums = Sums(values.device, values.is_floating_point())
-    chunk = CPU_CHUNK if values.device.type == "cpu" else DEVICE_CHUNK
-    chunk //= lanes_per_element(values.dtype)
-    count = values.numel()
-    if block.is_contiguous:
-        first = block.start
-        while first < block.start + count:
-            last = min(block.start + count, *(-(-(first + 1) // size) * size for size in (chunk, PERIOD)))
-            sums.add_range(read_range(values, first - block.start, last - block.start), first)
-            first = last
-    else:
-        for at in range(0, count, chunk):
-            end = min(at + chunk, count)
-            sums.add_at(read_range(values, at, end), block.flat(at, end, values.device))
+    add_block(sums, values, block, _chunk(values))
     local = block.local_positions(sample_positions(elements))
     positions = torch.tensor(local, dtype=torch.int64).to(values.device, non_blocking=True)
     return sums.read(read_positions(values, positions))
+
+
+def _chunk(values: Tensor) -> int:
+    """Elements summarised at a time."""
+    return (CPU_CHUNK if values.device.type == "cpu" else DEVICE_CHUNK) // lanes_per_element(values.dtype)

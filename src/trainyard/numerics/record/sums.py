@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from trainyard.numerics.record.positional_hash import hash_at, hash_range
+from trainyard.numerics.record.scratch import scratch
 from trainyard.numerics.record.sketch import sketch_at, sketch_of_range
 from trainyard.numerics.tensor_record import BUCKETS, NonFinite
 
@@ -60,15 +60,16 @@ class Sums:
     def _add(self, values: Tensor, lead: int) -> Tensor:
         """Adds to all sums but hash and sketch. Returns the values as float64 with 0 for non-finite ones, after `lead`
         zeros, and followed by zeros up to a multiple of 64."""
-        wide = pad(values.to(torch.float64), (lead, -(lead + len(values)) % BUCKETS))
+        wide = _widen(values, lead)
         total = wide.view(BUCKETS, -1).sum(1)
         if self._floating and not _is_known_finite(total):
             self._counts += torch.stack([wide.isnan().sum(), wide.isposinf().sum(), wide.isneginf().sum()])
             wide = torch.where(wide.isfinite(), wide, 0.0)
             total = wide.view(BUCKETS, -1).sum(1)
         self._total += total
-        self._squares += wide.square().view(BUCKETS, -1).sum(1)
-        torch.maximum(self._maximum, wide.abs().view(BUCKETS, -1).amax(1), out=self._maximum)
+        product = scratch("product", len(wide), torch.float64, wide.device)
+        self._squares += torch.mul(wide, wide, out=product).view(BUCKETS, -1).sum(1)
+        torch.maximum(self._maximum, torch.abs(wide, out=product).view(BUCKETS, -1).amax(1), out=self._maximum)
         return wide
 
     def read(self, sample: Tensor) -> Totals:
@@ -95,6 +96,16 @@ class Sums:
             sketch=_little_endian(numbers[7 : 7 + BUCKETS]),
             sample=_little_endian(numbers[7 + BUCKETS :]),
         )
+
+
+def _widen(values: Tensor, lead: int) -> Tensor:
+    """The values as float64 after `lead` zeros, and followed by zeros up to a multiple of 64."""
+    end = lead + len(values)
+    wide = scratch("wide", end + -end % BUCKETS, torch.float64, values.device)
+    wide[:lead] = 0
+    wide[lead:end] = values
+    wide[end:] = 0
+    return wide
 
 
 def _is_known_finite(total: Tensor) -> bool:

@@ -16,14 +16,10 @@ from trainyard.report.comparison.runs_comparison import RunsComparison
 from trainyard.report.comparison.static_comparison import comparison_html
 from trainyard.report.render.html import NO_SITE, SiteFrame, document
 from trainyard.report.render.packed_timeline import pack_timeline
-from trainyard.report.view.rank_lanes import step_label
 from trainyard.report.view.timeline import timeline
-from trainyard.trace.measured_trace import MeasuredTrace
 
 _MOST_SLICES = 100_000
 """Slices of all timelines of a page together, above which short neighbours are merged."""
-_MOST_OWN_STEPS = 64
-"""Unaligned ranks up to which each has its own bounds of steps."""
 
 
 def page(runs: Sequence[ComparedRun], site: SiteFrame = NO_SITE) -> str:
@@ -44,29 +40,13 @@ def plain_view(comparison: RunsComparison, runs: Sequence[ComparedRun]) -> dict[
         "subtitle": comparison.summary,
         "chips": [f"{run.letter} {run.name}" for run in comparison.runs],
         "wall_ns": max(run.wall_ns for run in comparison.runs),
-        "timelines": [_timeline(run.measured, _MOST_SLICES // drawn) if run.measured else None for run in runs],
+        "timelines": [
+            pack_timeline(timeline(run.measured, _MOST_SLICES // drawn)) if run.measured else None for run in runs
+        ],
         "kinds": FACT_KINDS,
         "severities": {name: [word.colour, word.means] for name, word in words.SEVERITIES.items()},
         "prices": {name: [word.label, word.means] for name, word in words.PRICES.items()},
         "verdicts": {name: [word.label, word.means] for name, word in words.VERDICTS.items()},
         "tables": [],
         "generated": f"trainyard {__version__}",
-    }
-
-
-def _timeline(measured: MeasuredTrace, max_slices: int) -> dict[str, Any]:
-    """The packed timeline of a run, with the steps to align it at: rank -> [label, start, stop] of each step in ns from
-    the timeline's origin. Empty if the bounds of the first rank are used for all: their clocks are aligned, or they are
-    many, and reading each from disk would take long."""
-    packed = pack_timeline(timeline(measured, max_slices))
-    if measured.alignment.aligned != "no" or len(measured.ranks) > _MOST_OWN_STEPS:
-        return packed | {"steps_of_ranks": {}}
-    return packed | {
-        "steps_of_ranks": {
-            rank.events.rank: [
-                (step_label(part.label), part.start - rank.parts[0].start, part.stop - rank.parts[0].start)
-                for part in rank.parts
-            ]
-            for rank in measured.ranks
-        }
     }

@@ -6,10 +6,11 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from trainyard import units, words
-from trainyard.report.memory.memory_view import MemoryCurve, MemoryView
+from trainyard.report.memory.memory_view import MemoryView
 from trainyard.report.render.blocks import EIGHTHS
 from trainyard.report.render.fitted_table import Part, fitted, plain
 from trainyard.report.render.terminal import NextStep, figures_line, next_steps
+from trainyard.report.view.memory_curve import MemoryCurve
 
 _SPARKLINE_WIDTH = 72
 """Width of the sparkline in characters."""

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from trainyard import units, words
 from trainyard.formats.atomic import write_text
 from trainyard.report.render.html import document
+from trainyard.report.view.memory_curve import MemoryCurve, MemoryKind, memory_kind, moments_kept
 from trainyard.report.view.view import KeyFigure
 from trainyard.trace.memory.categories import KINDS
 from trainyard.trace.memory.fragments import Fragments, Shortage
@@ -26,37 +26,10 @@ from trainyard.trace.memory.measure_snapshot import Holder, MeasuredMemory, note
 from trainyard.trace.memory.ranges import ReservedRange, ranges_at
 from trainyard.trace.memory.snapshot import Snapshot
 
-_MOMENTS_PER_BUCKET = 5
-_BUCKETS = 400
-"""Time intervals of the curve; of each, the extremes are kept."""
 _MOST_HOLDERS, _MOST_SEGMENTS, _MOST_PIECES, _MOST_MARKS, _MOST_FRAMES = 40, 40, 150, 200, 24
 """What a page holds at most: source locations, segments, pieces of a segment, annotations, frames of a stack."""
 FREE, PENDING = -1, -2
 """Stand-ins for the category of a segment's piece: free, or freed but still in use by another stream."""
-
-
-class MemoryKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of memory in the legend, with its meaning."""
-
-    label: str
-    means: str
-    colour: str
-
-
-class MemoryCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes over time, as step functions: each value holds until the next moment.
-
-    `ns`: ns since the first event, or the number of events if `timed` is False. `kinds[k]`: bytes of kind k; they sum
-    to the allocated bytes. `moments`: number of moments before thinning.
-    """
-
-    ns: list[int]
-    active: list[int]
-    reserved: list[int]
-    kinds: list[list[int]]
-    peak: int
-    timed: bool
-    moments: int
 
 
 class SegmentRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,11 +107,11 @@ def view_of(
         chips=(Path(snapshot.source).name,),
         figures=_figures(memory),
         wall_ns=int(memory.ns[-1]),
-        kinds=tuple(_kind(KINDS[kind]) for kind in used_kinds),
+        kinds=tuple(memory_kind(KINDS[kind]) for kind in used_kinds),
         curve=_curve(memory, used_kinds),
         holders=tuple(msgspec.structs.replace(holder, stack=holder.stack[:_MOST_FRAMES]) for holder in shown),
         rest=(len(left), sum(holder.size for holder in left), sum(holder.count for holder in left)),
-        held={_kind(kind).label: size for kind, size in memory.peak.held.items()},
+        held={memory_kind(kind).label: size for kind, size in memory.peak.held.items()},
         fragments=tuple(
             (label, fragments)
             for (label, _), fragments in zip(moments, (memory.peak.fragments, memory.end))
@@ -200,7 +173,9 @@ def title_of(memory: MeasuredMemory) -> str:
         return "Nothing was allocated."
     largest_kind = max(peak.held, key=lambda kind: peak.held[kind])
     share = units.show_share(peak.held[largest_kind], peak.allocated, 0)
-    sentence = f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {_kind(largest_kind).label.lower()}"
+    sentence = (
+        f"Peak {units.show_size(peak.allocated)} allocated, {share} of it {memory_kind(largest_kind).label.lower()}"
+    )
     largest = peak.holders[0]
     if largest.location:
         sentence += f"; the largest holder is {largest.location} with {units.show_size(largest.size)}"
@@ -250,12 +225,6 @@ def _size_figure(label: str, size: int, description: str) -> KeyFigure:
     return KeyFigure(label=label, value=value, unit=unit, description=description)
 
 
-def _kind(name: str) -> MemoryKind:
-    """The legend's entry of a kind of memory, a key of words.MEMORY."""
-    word = words.MEMORY[name]
-    return MemoryKind(label=word.label, means=word.means, colour=word.colour)
-
-
 def _curve(memory: MeasuredMemory, used_kinds: Sequence[int]) -> MemoryCurve:
     """Active and reserved bytes over time, in total and for each of the kinds `used_kinds`, thinned out for drawing."""
     keep = moments_kept(memory.ns, memory.replay.allocated, memory.replay.reserved)
@@ -268,27 +237,6 @@ def _curve(memory: MeasuredMemory, used_kinds: Sequence[int]) -> MemoryCurve:
         timed=memory.device.trace.timed,
         moments=len(memory.ns),
     )
-
-
-def moments_kept(
-    ns: NDArray[np.int64], allocated: NDArray[np.int64], reserved: NDArray[np.int64], bucket_count: int = _BUCKETS
-) -> NDArray[np.int64]:
-    """Indices of the moments to draw, at most 5 in each of `bucket_count` intervals of time: the first, the last, the
-    minimum and the maximum of allocated bytes, the maximum of reserved bytes. `ns`, `allocated`, `reserved`: time and
-    bytes of each moment. All indices if there are few moments."""
-    if len(ns) <= _MOMENTS_PER_BUCKET * bucket_count:
-        return np.arange(len(ns))
-    # Index of the first moment of each bucket; the buckets divide the time from the first to the last moment equally.
-    edges = np.searchsorted(ns, ns[0] + (np.arange(bucket_count + 1) * (int(ns[-1] - ns[0]) + 1)) // bucket_count)
-    edges[0], edges[-1] = 0, len(ns)
-    kept: set[int] = set()
-    for start, end in zip(edges[:-1].tolist(), edges[1:].tolist()):
-        if start < end:
-            part = slice(start, end)
-            kept |= {start, end - 1}
-            kept |= {start + int(at) for at in (allocated[part].argmin(), allocated[part].argmax())}
-            kept.add(start + int(reserved[part].argmax()))
-    return np.array(sorted(kept), np.int64)
 
 
 def segment_map(memory: MeasuredMemory, label: str, moment: int, used_kinds: Sequence[int]) -> SegmentMap:

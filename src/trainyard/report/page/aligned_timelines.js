@@ -1,7 +1,6 @@
 // The timelines of the compared runs at one step each, one above the other: the same rank, the same scale, zoomed together.
 
-import { darkWanted, tuned } from "./colours.js";
-import { css } from "./contrast.js";
+import { SLICE_CONTRAST } from "./colours.js";
 import { attachKeys, attachPointer, choose, helpDialog } from "./controls.js";
 import { view } from "./data.js";
 import { el } from "./dom.js";
@@ -9,8 +8,10 @@ import { redrawn, saveCsv, save, section } from "./export.js";
 import { details } from "./frame.js";
 import { cutLane } from "./lane_part.js";
 import { totals, unpack } from "./lanes.js";
-import { plural, time } from "./numbers.js";
+import { KINDS_LABEL, legendKeys } from "./legend.js";
+import { time } from "./numbers.js";
 import { named } from "./run_badges.js";
+import { countMatches, searchField } from "./search.js";
 import { setState, state, watch } from "./state.js";
 import { cannotUnpack, Line } from "./timeline.js";
 import { say } from "./tooltip.js";
@@ -38,11 +39,13 @@ export async function alignedTimelines() {
     return;
   }
   drawn.forEach(({ packed, run }, at) => tracks.push(new Track(packed, run, unpacked[at])));
-  const search = searchTracks(tracks);
-  card.append(el("div", { class: "controls" }, trackLegend(tracks), search), el("div", { class: "choosers" }, rankChooser(tracks), hostButton(tracks)), ...tracks.map((track) => track.element(() => setState({ steps: tracks.map(({ chosen }) => chosen).join(".") }))));
+  const describe = () => tracks.map(({ line, run }) => `${view.runs[run].letter} ${countMatches(line, ", ")}`).join(" · ");
+  const { field, input, show } = searchField("Search the timelines by name", describe);
+  card.append(el("div", { class: "controls" }, legendKeys(usedKinds(tracks), { label: KINDS_LABEL, least: SLICE_CONTRAST }), field), el("div", { class: "choosers" }, rankChooser(tracks), hostButton(tracks)), ...tracks.map((track) => track.element(() => setState({ steps: tracks.map(({ chosen }) => chosen).join(".") }))));
   card.append(details("Time by name in the aligned steps", () => comparedNames(tracks)));
   let shown = alignTracks(tracks);
-  attachKeys(tracks.map(({ line }) => line), search.querySelector("input"), helpDialog());
+  attachKeys(tracks.map(({ line }) => line), input, helpDialog());
+  show();
   redrawn(card, () => tracks.forEach((track) => track.line.resize()));
   watch((changed) => {
     // A click on a slice selects its rank, too; only another rank or step changes what is shown.
@@ -83,7 +86,7 @@ class Track {
 
   /** The steps of a rank: [label, start, stop] in ns; other parts of the window only if there are no steps. */
   steps(rank) {
-    const all = this.packed.steps_of_ranks[rank] ?? this.packed.steps;
+    const all = this.unpacked.stepsOfRanks.get(rank) ?? this.packed.steps;
     const steps = all.filter(([label]) => !NOT_STEPS.includes(label));
     return steps.length ? steps : all;
   }
@@ -147,7 +150,7 @@ function alignTracks(tracks) {
   const length = Math.max(...tracks.map((track) => track.show(rank)));
   for (const track of tracks) {
     choose(track.line, null);
-    track.line.fill({ ...track.unpacked, lanes: track.lanes });
+    track.line.fill({ ...track.unpacked, lanes: track.lanes, stepsOfRanks: new Map() });
     track.line.length = Math.max(1, length);
     track.line.others = tracks.filter((other) => other !== track).map((other) => other.line);
     if (!track.attached) attachPointer(track.line);
@@ -183,56 +186,14 @@ function hostButton(tracks) {
   return button;
 }
 
-/** The kinds of all timelines as buttons: selecting one dims the others. */
-function trackLegend(tracks) {
-  const colours = new Map();
-  for (const { packed } of tracks) for (const look of new Set(packed.looks)) if (!colours.has(packed.legend[look].label)) colours.set(packed.legend[look].label, packed.legend[look].colour);
-  const list = el("div", { class: "legend", role: "group", "aria-label": "Kinds; select one to dim the others" });
-  for (const [label, colour] of colours) {
-    const dot = el("i", { "aria-hidden": "true" });
-    const key = el("button", { type: "button", onclick: () => setState({ kind: state.kind === label ? "" : label }) }, dot, label);
-    const show = () => {
-      dot.style.background = css(tuned(colour, 1.9));
-      key.setAttribute("aria-pressed", String(state.kind === label));
-    };
-    watch(show);
-    darkWanted.addEventListener("change", show);
-    show();
-    list.append(key);
-  }
-  return list;
-}
-
-/** The search field, with the number and total time of the matches in each run's step. */
-function searchTracks(tracks) {
-  const input = el("input", { type: "search", placeholder: "Search names", "aria-label": "Search the timelines by name", spellcheck: "false", autocomplete: "off" });
-  const result = el("output", {});
-  const show = () => {
-    if (input.value !== state.q) input.value = state.q;
-    result.textContent = state.q ? tracks.map((track) => `${view.runs[track.run].letter} ${countMatches(track.line)}`).join(" · ") : "";
-  };
-  input.addEventListener("input", () => setState({ q: input.value }));
-  watch((changed) => changed.some((name) => ["q", "kind", "rank"].includes(name)) && show());
-  queueMicrotask(() => tracks[0].line.lanes && show());
-  return el("label", { class: "search" }, result, input);
+/** The kinds that the slices of any timeline have, each label once. */
+function usedKinds(tracks) {
+  const entries = tracks.flatMap(({ packed }) => [...new Set(packed.looks)].map((look) => packed.legend[look]));
+  return entries.filter(({ label }, at) => entries.findIndex((entry) => entry.label === label) === at);
 }
 
 /** The lanes of device work; the only lane of a rank that is summarised. */
 const deviceLanes = ({ lanes }) => (lanes.length > 1 ? lanes.filter(({ kind }) => kind === "device") : lanes);
-
-/** The number and total time of the slices of device work that match the search text and the selected kind; of host spans if no device work matches. */
-function countMatches(line) {
-  const fits = (lane) => lane.kinds.some((kind) => line.matches(kind));
-  const searched = deviceLanes(line).some(fits) ? deviceLanes(line) : line.lanes.filter(({ kind }) => kind === "host");
-  const { counts, lengths } = totals(searched, line.names.length, -Infinity, Infinity);
-  let [count, ns] = [0, 0];
-  counts.forEach((many, kind) => {
-    if (!many || !line.matches(kind)) return;
-    count += many;
-    ns += lengths[kind];
-  });
-  return count ? `${plural(count, "match")}, ${time(ns)}` : "no match";
-}
 
 /** Names of device work in the aligned steps with count and ns in each run, the largest change first. */
 function comparedNames(tracks) {

@@ -18,6 +18,9 @@ export function ink(variable) {
   return inks.get(variable);
 }
 
+/** The least contrast of slices of a timeline to the card. */
+export const SLICE_CONTRAST = 1.9;
+
 /** A colour with enough contrast to the card: moved towards the ink until its contrast is `least`. */
 export function tuned(colour, least = 1.6) {
   const safe = /^#[0-9a-f]{6}$/i.test(colour) ? rgb(colour) : [138, 143, 152];

@@ -1,79 +1,35 @@
 // Hands on the timeline: keys, wheel, drag, search, legend, help.
 
-import { darkWanted, tuned } from "./colours.js";
-import { css } from "./contrast.js";
+import { SLICE_CONTRAST } from "./colours.js";
 import { el } from "./dom.js";
-import { firstAfter, totals } from "./lanes.js";
-import { plural, time } from "./numbers.js";
+import { firstAfter } from "./lanes.js";
+import { KINDS_LABEL, legendKeys } from "./legend.js";
+import { pathButton } from "./path_marks.js";
 import { toggleAt, toggleSelected } from "./rank_groups.js";
+import { countMatches, searchedLanes, searchField } from "./search.js";
 import { launcher, showSelection } from "./selection.js";
-import { setState, state, watch } from "./state.js";
+import { setState, state } from "./state.js";
 import { hideTip, say, showTip } from "./tooltip.js";
 
 const KEYS = [
   ["W  S", "zoom in, out"], ["A  D", "pan left, right"], ["F", "fit the whole timeline"],
   ["←  →", "select the slice before, after (timeline focused)"], ["↑  ↓", "select in the lane above, below; with Shift, select the rank"], ["Enter", "zoom to the selected slice; without one, open or close the group of the selected rank"],
   ["L", "select the host call that launched the selected slice"], ["R", "select the time of the selected slice, or all of the view, as a range"], ["[  ]", "show the step before, after, as a range"],
-  ["H", "show or hide the host lanes"],
+  ["H", "show or hide the host lanes"], ["C", "show or hide the critical path"],
   ["/", "search by name; Enter for the next match, Shift+Enter for the one before"], ["Esc", "close: search, selection, range, this help"], ["?", "this help"],
   ["wheel", "zoom at the pointer; with Shift, scroll the lanes"], ["drag", "select a range; with Shift, pan"], ["click", "select a slice and its rank; double-click to zoom to it"],
 ];
 
 /** Adds the legend and the search box to `bar`, and connects pointer and keys to the timeline `line` (a `Line`). */
 export function attachControls(line, bar) {
-  const search = searchBox(line);
-  bar.append(legendKeys(line), search);
-  attachPointer(line);
-  attachKeys([line], search.querySelector("input"), helpDialog());
-}
-
-/** The legend as buttons: selecting a label dims the slices of the others. */
-function legendKeys(line) {
-  const list = el("div", { class: "legend", role: "group", "aria-label": "Kinds; select one to dim the others" });
+  const { field, input, show } = searchField("Search the timeline by name", () => countMatches(line, " · "), (way) => nextMatch(line, way));
+  const toggle = pathButton(line);
   const used = new Set(line.packed.looks);
-  line.packed.legend.forEach(({ label, colour }, look) => {
-    if (!used.has(look)) return;
-    const dot = el("i", { "aria-hidden": "true" });
-    const key = el("button", { type: "button", onclick: () => setState({ kind: state.kind === label ? "" : label }) }, dot, label);
-    const show = () => {
-      dot.style.background = css(tuned(colour, 1.9));
-      key.setAttribute("aria-pressed", String(state.kind === label));
-    };
-    watch(show);
-    darkWanted.addEventListener("change", show);
-    show();
-    list.append(key);
-  });
-  return list;
-}
-
-/** The search field, with the number and total time of the slices that match. */
-function searchBox(line) {
-  const input = el("input", { type: "search", placeholder: "Search names", "aria-label": "Search the timeline by name", spellcheck: "false", autocomplete: "off" });
-  const found = el("output", {});
-  const show = () => {
-    if (input.value !== state.q) input.value = state.q;
-    if (!state.q) return (found.textContent = "");
-    const { counts, lengths } = totals(searchedLanes(line), line.names.length, -Infinity, Infinity);
-    let [count, ns] = [0, 0];
-    counts.forEach((many, kind) => {
-      if (!line.matches(kind)) return;
-      count += many;
-      ns += lengths[kind];
-    });
-    return (found.textContent = count ? `${plural(count, "match")} · ${time(ns)}` : "no match");
-  };
-  input.addEventListener("input", () => setState({ q: input.value }));
-  input.addEventListener("keydown", (event) => event.key === "Enter" && nextMatch(line, event.shiftKey ? -1 : 1));
-  watch((changed) => (changed.includes("q") || changed.includes("kind")) && show());
+  const legend = legendKeys(line.packed.legend.filter((_, look) => used.has(look)), { label: KINDS_LABEL, least: SLICE_CONTRAST });
+  bar.append(legend, ...(toggle ? [toggle] : []), field);
+  attachPointer(line);
+  attachKeys([line], input, helpDialog(toggle !== null));
   show();
-  return el("label", { class: "search" }, found, input);
-}
-
-/** The lanes of device work if any slice of it matches, else those of the host: sums may not add the one to the other. */
-function searchedLanes(line) {
-  const kinds = ["device", "host", "ledger"].map((kind) => line.lanes.filter((lane) => lane.kind === kind));
-  return kinds.find((lanes) => lanes.some((lane) => lane.kinds.some((kind) => line.matches(kind)))) ?? [];
 }
 
 /** Chooses the match after (or before) the chosen slice in time, and brings it into view. */
@@ -82,7 +38,7 @@ function nextMatch(line, way) {
   const order = (a, b) => a[0] - b[0] || a[1] - b[1];
   const now = line.chosen ? key(line.chosen) : [way > 0 ? -Infinity : Infinity, 0];
   let best = null;
-  const fits = line.names.map((_, kind) => line.matches(kind));
+  const { fits } = line;
   for (const lane of searchedLanes(line)) {
     const number = line.lanes.indexOf(lane);
     for (let index = 0; index < lane.starts.length; index += 1) {
@@ -201,7 +157,7 @@ export function attachKeys(lines, input, help) {
     enter: () => (current().chosen ? zoomTo(current(), current().chosen) : toggleSelected()),
   };
   const actions = {
-    h: () => setState({ host: !state.host }), l: () => selectLauncher(current()), r: () => selectRange(current(), ...rangeOf(current())),
+    h: () => setState({ host: !state.host }), c: () => current().path && setState({ path: !state.path }), l: () => selectLauncher(current()), r: () => selectRange(current(), ...rangeOf(current())),
     "[": () => stepAway(current(), -1), "]": () => stepAway(current(), 1),
   };
   let last = 0;
@@ -291,9 +247,9 @@ function rangeOf(line) {
   return lane ? [lane.starts[index], lane.ends[index]] : [line.from, line.to];
 }
 
-/** Shows the step after (`way` 1) or before (-1) the middle of the view, and selects it as the range. */
+/** Shows the step of the selected rank after (`way` 1) or before (-1) the middle of the view, and selects it as the range. */
 function stepAway(line, way) {
-  const { steps } = line.packed;
+  const { steps } = line;
   const isShown = ([, start, stop]) => state.left === Math.max(0, start) && state.right === stop;
   const middle = (line.from + line.to) / 2;
   const now = steps.findIndex(isShown) >= 0 ? steps.findIndex(isShown) + way : Math.max(0, steps.findIndex(([, start, stop]) => start <= middle && middle < stop));
@@ -313,9 +269,9 @@ function stepRank(line, way) {
   say(`rank ${next}`);
 }
 
-/** The dialog that lists the keys. */
-export function helpDialog() {
-  const keys = KEYS.map(([key, does]) => el("tr", {}, el("th", { scope: "row" }, ...key.split("  ").flatMap((one) => [el("kbd", {}, one), " "])), el("td", {}, does)));
+/** The dialog that lists the keys. `hasPath`: the page has a critical path. */
+export function helpDialog(hasPath = false) {
+  const keys = KEYS.filter(([key]) => hasPath || key !== "C").map(([key, does]) => el("tr", {}, el("th", { scope: "row" }, ...key.split("  ").flatMap((one) => [el("kbd", {}, one), " "])), el("td", {}, does)));
   const help = el("dialog", { "aria-labelledby": "help-title" }, el("h2", { id: "help-title" }, "Timeline keys"), el("table", {}, el("tbody", {}, ...keys)),
     el("form", { method: "dialog" }, el("button", {}, "Close")));
   document.body.append(help);

@@ -30,19 +30,24 @@ export function readVarints(bytes, from, count) {
 const inflateJson = async (text) => JSON.parse(new TextDecoder().decode(await inflate(text)));
 
 /**
- * The packed timeline -> {names, lanes, stacks, shapes}. A lane: {rank, label, kind, depth, starts, ends, kinds, details}, times in ns from the
+ * The packed timeline -> {names, lanes, stacks, shapes, stepsOfRanks, path}. A lane: {rank, label, kind, depth, starts, ends, kinds, details}, times in ns from the
  * origin; `details[column]`: a value for each slice, 0 for unknown, else one more than the quantity. `stacks`: {names, parents, spans}, see `stackOf`.
+ * `stepsOfRanks`: rank -> [label, start, stop] of each step, for ranks whose steps differ from `packed.steps`. `path`: see `unpackPath`, or null.
  */
 export async function unpack(packed) {
-  const [bytes, extra, names, [spanNames, parents, spans], shapes] = await Promise.all([
-    inflate(packed.slices), inflate(packed.details), inflateJson(packed.names), inflateJson(packed.stacks), inflateJson(packed.shapes),
+  const [bytes, extra, names, [spanNames, parents, spans], shapes, [steps, numbers]] = await Promise.all([
+    inflate(packed.slices), inflate(packed.details), inflateJson(packed.names), inflateJson(packed.stacks), inflateJson(packed.shapes), inflateJson(packed.steps_of_ranks),
   ]);
   const total = packed.lanes.reduce((sum, [, , count]) => sum + count, 0);
   const from = { at: 0 };
   const [gaps, lengths, kinds] = [0, 1, 2].map(() => readVarints(bytes, from, total));
   let first = 0;
-  const lanes = packed.lanes.map(([rank, label, count, kind, depth]) => {
-    const lane = { rank, label, kind, depth, starts: new Float64Array(count), ends: new Float64Array(count), kinds: Uint32Array.from(kinds.subarray(first, first + count)), details: {} };
+  let details = null;
+  const lanes = packed.lanes.map(([rank, label, count, kind, depth], at) => {
+    const lane = {
+      rank, label, kind, depth, starts: new Float64Array(count), ends: new Float64Array(count), kinds: Uint32Array.from(kinds.subarray(first, first + count)),
+      get details() { return (details ??= readDetails(packed, extra))[at]; },
+    };
     let clock = 0;
     for (let i = 0; i < count; i += 1) {
       lane.starts[i] = clock += gaps[first + i];
@@ -51,13 +56,33 @@ export async function unpack(packed) {
     first += count;
     return lane;
   });
-  const position = { at: 0 };
+  const stepsOfRanks = new Map(Object.entries(numbers).map(([rank, own]) => [Number(rank), own.map((number) => steps[number])]));
+  return { names, lanes, stacks: { names: spanNames, parents, spans }, shapes, stepsOfRanks, path: packed.path && await unpackPath(packed.path) };
+}
+
+/** The details of each lane, column -> values, from their `bytes`. The first drawing does without them, so they are read later. */
+function readDetails(packed, bytes) {
+  const from = { at: 0 };
+  const details = packed.lanes.map(() => ({}));
   packed.columns.forEach((column, number) => {
-    lanes.forEach((lane, at) => {
-      if (packed.lanes[at][5].includes(number)) lane.details[column] = readVarints(extra, position, lane.starts.length);
+    packed.lanes.forEach(([, , count, , , columns], at) => {
+      if (columns.includes(number)) details[at][column] = readVarints(bytes, from, count);
     });
   });
-  return { names, lanes, stacks: { names: spanNames, parents, spans }, shapes };
+  return details;
+}
+
+/** The packed critical path -> {starts, ends, kinds, lanes}, times in ns from the origin: `kinds` are numbers of shares, `lanes` of lanes, -1 for none. */
+async function unpackPath({ segments, count }) {
+  const [bytes, from] = [await inflate(segments), { at: 0 }];
+  const [gaps, lengths, lanes, shares] = [0, 1, 2, 3].map(() => readVarints(bytes, from, count));
+  const [starts, ends] = [new Float64Array(count), new Float64Array(count)];
+  let clock = 0;
+  for (let at = 0; at < count; at += 1) {
+    starts[at] = clock += gaps[at];
+    ends[at] = clock += lengths[at];
+  }
+  return { starts, ends, kinds: Uint32Array.from(shares), lanes: Int32Array.from(lanes, (number) => number - 1) };
 }
 
 /** The names of the spans around a slice, innermost first. `node`: the number of the innermost span, -1 for none. */

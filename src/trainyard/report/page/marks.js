@@ -28,7 +28,7 @@ export function stroke(pen, colour, points, dash = []) {
   pen.setLineDash([]);
 }
 
-/** Time above the lanes, and the steps above the time. */
+/** Time above the lanes, and the steps of the selected rank above the time. */
 export function drawRuler(line, pen) {
   const span = line.to - line.from;
   const step = tickStep(span, line.inner / 110);
@@ -39,7 +39,7 @@ export function drawRuler(line, pen) {
     stroke(pen, ink("--grid"), [[x, 20], [x, bottom]]);
     if (x < line.width - 40) write(pen, `${fixed(ns / 1e6, digits)} ms`, x + 4, 30);
   }
-  for (const [label, start, stop] of line.packed.steps) {
+  for (const [label, start, stop] of line.steps) {
     const [left, right] = [Math.max(line.gutter, line.x(start)), Math.min(line.width - 10, line.x(stop))];
     if (right - left < 3) continue;
     stroke(pen, ink("--line"), [[left + 1, 15.5], [right - 1, 15.5]]);
@@ -63,7 +63,7 @@ export function drawRange(line, pen) {
 export function drawMarks(line, pen) {
   if (hasGroups) drawGroupNames(line, pen);
   else drawRankNames(line, pen);
-  for (const ns of new Set(line.packed.steps.flatMap(([, start, stop]) => [start, stop]))) {
+  for (const ns of new Set(line.steps.flatMap(([, start, stop]) => [start, stop]))) {
     const x = Math.round(line.x(ns)) + 0.5;
     if (x >= line.gutter && x <= line.width - 10) stroke(pen, ink("--dim"), [[x, RULER], [x, RULER + line.height]], [3, 3]);
   }

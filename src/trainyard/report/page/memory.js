@@ -1,16 +1,16 @@
 // The memory page, from top to bottom.
 
-import { area, when } from "./area.js";
-import { darkWanted, tuned } from "./colours.js";
-import { css, onto } from "./contrast.js";
+import { area, momentText } from "./area.js";
+import { tuned } from "./colours.js";
+import { css } from "./contrast.js";
 import { view } from "./data.js";
 import { el } from "./dom.js";
 import { saveCsv, section } from "./export.js";
 import { actions, foot, hero, shareCell, sortable } from "./frame.js";
+import { heldBar } from "./held_bar.js";
 import { plural, share, size, time, whole } from "./numbers.js";
 import { segments } from "./segments.js";
-import { readHash, setState, showTheme, state, watch } from "./state.js";
-import { explain } from "./tooltip.js";
+import { readHash, setState, showTheme, state } from "./state.js";
 
 const heldTotal = () => Object.values(view.held).reduce((sum, bytes) => sum + bytes, 0);
 const HOLDER_HEADS = ["location", "category", "bytes", "requested", "blocks", "age_ns", "stack"];
@@ -39,7 +39,7 @@ function shortages() {
 /** Draws the table of source locations that held memory at the peak. */
 function holders() {
   const { curve } = view;
-  const note = `everything allocated at ${when(curve.ns[curve.peak])}, by place in the code: ${whole(heldTotal())} bytes`;
+  const note = `everything allocated at ${momentText(curve, curve.ns[curve.peak])}, by place in the code: ${whole(heldTotal())} bytes`;
   const card = section("peak", "Allocations at the peak", note, { nav: "The peak", csv: saveHolders });
   if (!view.holders.length) {
     card.append(el("p", { class: "empty" }, "Nothing was allocated."));
@@ -59,27 +59,7 @@ function holders() {
   const [places, bytes, blocks] = view.rest;
   const foot = places ? el("tr", {}, el("th", { scope: "row" }, plural(places, "more place")), el("td"), el("td", { class: "number" }, size(bytes)), el("td", { class: "number" }, share(bytes, heldTotal())), el("td", { class: "number" }, whole(blocks)), el("td"), el("td")) : null;
   const mark = (row, line) => line.classList.toggle("chosen", Boolean(state.kind) && view.categories[row.category] === state.kind);
-  card.append(heldBar(), sortable("Allocations at the peak", columns, view.holders, { limit: 14, foot, mark }));
-}
-
-/** The categories of the peak in one bar. */
-function heldBar() {
-  const bar = el("div", { class: "held", role: "img", "aria-label": Object.entries(view.held).map(([label, bytes]) => `${label} ${size(bytes)}`).join(", ") });
-  for (const { label, colour } of view.kinds) {
-    if (!view.held[label]) continue;
-    const part = el("span", {}, el("b", {}, label), ` ${size(view.held[label])}`);
-    const show = () => {
-      const fill = tuned(colour);
-      part.style.background = css(fill);
-      part.style.color = onto(fill);
-    };
-    part.style.flexGrow = String(view.held[label] / heldTotal());
-    watch((changed) => changed.includes("theme") && show());
-    darkWanted.addEventListener("change", show);
-    show();
-    bar.append(explain(part, () => [label, `${whole(view.held[label])} bytes, ${share(view.held[label], heldTotal())} of the peak`]));
-  }
-  return bar;
+  card.append(heldBar(view), sortable("Allocations at the peak", columns, view.holders, { limit: 14, foot, mark }));
 }
 
 /** A source location; its stack opens on a click. */
@@ -118,7 +98,7 @@ function main() {
   showTheme(state.theme);
   actions(saveHolders);
   hero();
-  area();
+  area({ ...view, choice: "kind" }, { id: "time", note: "allocated blocks by category, reserved above them", nav: "Over time" });
   shortages();
   holders();
   fragments();

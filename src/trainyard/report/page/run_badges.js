@@ -21,12 +21,5 @@ export function svgBadge(at, x, y) {
 /** A run's badge and name. */
 export const named = (at) => el("span", { class: "run-name" }, badge(at), el("span", {}, view.runs[at].name));
 
-/** The verdict on a change as an element; empty for none. */
-export function verdictText(verdict) {
-  if (!verdict) return "";
-  const [label, means] = view.verdicts[verdict];
-  return el("span", { class: verdict, title: means }, label);
-}
-
 /** A change relative to `base`, in percent with a sign. */
 export const relative = (change, base) => (base ? `${change < 0 ? "−" : "+"}${fixed(Math.abs((100 * change) / base), 1)} %` : "–");

@@ -1,6 +1,7 @@
 // The selected slice of the timeline: what ran, what launched it, how it is booked, and the other members of a collective.
 
 import { el } from "./dom.js";
+import { launchingThread } from "./host_stacks.js";
 import { firstAfter, stackOf } from "./lanes.js";
 import { fixed, plural, share, size, time, whole } from "./numbers.js";
 
@@ -52,7 +53,7 @@ function describe(line, slice) {
   const rows = [[lane.kind === "host" ? "Kind" : "Account", label], ["Time", `${time(ns, 5)} (${whole(ns)} ns)`], ["Start", `${fixed(start / 1e6, 6)} ms`], ["Lane", line.laneName(lane)]];
   const { means } = line.packed.legend[line.packed.looks[lane.kinds[index]]];
   if (means) rows.splice(1, 0, ["Meaning", means]);
-  const step = line.packed.steps.find(([, from, to]) => from <= start && start < to);
+  const step = line.stepsOf(lane.rank).find(([, from, to]) => from <= start && start < to);
   if (step) rows.push(["Step", step[0]]);
   rows.push(...booking(slice, ns), ...arithmetic(slice, ns));
   const phase = detail(slice, "phase");
@@ -113,17 +114,6 @@ function hostDuring(line, { lane, index }) {
     return { name: line.names[kind], share: ns / (end - start), depth: host.depth };
   });
   return rows.filter((row) => row.share >= LEAST_SHARE);
-}
-
-/** The thread that launched the first device work of a rank from `ns` on; null if unknown. */
-function launchingThread(line, rank, ns) {
-  let first = null;
-  for (const lane of line.lanes) {
-    if (lane.rank !== rank || lane.kind !== "device" || !lane.details.thread) continue;
-    const index = firstAfter(lane, ns);
-    if (index < lane.starts.length && (!first || lane.starts[index] < first.ns)) first = { ns: lane.starts[index], thread: lane.details.thread[index] };
-  }
-  return first?.thread ? first.thread - 1 : null;
 }
 
 /** The spans of the host during idle time, with their shares of it. */

@@ -11,18 +11,21 @@ import { setState, state } from "./state.js";
 
 const SHORT = 12;
 
-/** Draws the list of findings. `select(label)` shows the longest interval of an account in the timeline. */
-export function findings(select) {
+/**
+ * Draws the list of findings. `select(label)` shows the longest interval of an account in the timeline; `predict(change)` is a
+ * button that shows the step with a change, or null.
+ */
+export function findings(select, predict) {
   const card = section("findings", "Findings", view.findings.length ? "Ordered by recoverable time times confidence. Prices are per step." : "", {
     nav: "Findings",
     csv: view.findings.length ? () => saveCsv("findings", findingRows()) : null,
   });
   if (!view.findings.length) card.append(el("p", { class: "empty" }, "No rule reported a finding."));
-  card.append(el("ol", { class: "findings" }, ...view.findings.map((row) => finding(row, select))));
+  card.append(el("ol", { class: "findings" }, ...view.findings.map((row) => finding(row, select, predict))));
 }
 
 /** A finding as a list item: severity, sentence, evidence, remedy, price and confidence. */
-function finding({ rule, severity, account, cost_ns, priced, interval_ns, summary, evidence, remedy, confidence, change }, select) {
+function finding({ rule, severity, account, cost_ns, priced, interval_ns, summary, evidence, remedy, confidence, change, beyond }, select, predict) {
   const [colour, means] = view.severities[severity];
   const dot = el("i", { "aria-hidden": "true" });
   dot.style.background = colour;
@@ -34,8 +37,15 @@ function finding({ rule, severity, account, cost_ns, priced, interval_ns, summar
       el("p", { class: "summary" }, summary),
       evidence ? el("p", { class: "because" }, evidence) : null,
       remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.description) : null,
-      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), change ? " · " : null, change ? el("code", {}, `--change ${change.text}`) : null, showButton(account, select))),
+      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), ...changeTexts(change, beyond), showButton(account, select), predict(change))),
     el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", { title: priceMeans }, priceLabel), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), interval ? el("span", {}, interval) : null, el("span", {}, `${fixed(100 * confidence, 0)} % sure`)));
+}
+
+/** The change that prices a finding, and the part of it that another finding prices. */
+function changeTexts(change, beyond) {
+  if (!change) return [];
+  const added = beyond ? [" in addition to ", el("code", {}, `--change ${beyond.text}`)] : [];
+  return [" · ", el("code", {}, `--change ${change.text}`), ...added];
 }
 
 /** A button that shows the longest interval of an account in the timeline; null if the timeline has none. */
@@ -47,8 +57,8 @@ function showButton(account, select) {
 
 /** The findings as rows for the CSV: a row of headings, then one row each. */
 function findingRows() {
-  const rows = view.findings.map((row) => [row.rule, row.severity, row.account, row.cost_ns, row.priced, row.interval_ns?.[0] ?? "", row.interval_ns?.[1] ?? "", row.booked_ns, row.summary, row.evidence, row.remedy?.description ?? "", row.confidence, row.change?.text ?? ""]);
-  return [["rule", "severity", "account", "cost_ns", "priced", "low_ns", "high_ns", "booked_ns", "summary", "evidence", "remedy", "confidence", "change"], ...rows];
+  const rows = view.findings.map((row) => [row.rule, row.severity, row.account, row.cost_ns, row.priced, row.interval_ns?.[0] ?? "", row.interval_ns?.[1] ?? "", row.booked_ns, row.summary, row.evidence, row.remedy?.description ?? "", row.confidence, row.change?.text ?? "", row.beyond?.text ?? ""]);
+  return [["rule", "severity", "account", "cost_ns", "priced", "low_ns", "high_ns", "booked_ns", "summary", "evidence", "remedy", "confidence", "change", "beyond"], ...rows];
 }
 
 const LEDGER_HEADS = ["account", "label", "phase", "ns", "hidden_ns", "count", "share"];
@@ -123,12 +133,12 @@ function nameCell(name, find) {
   return el("button", { type: "button", class: "name", title: `${name}\nClick to find it in the timeline`, onclick: go }, name);
 }
 
-/** A table of the report's own making; a cell of null is unknown. It begins in the order it came in. */
+/** A table of the report's own making; a cell of null is unknown. It begins in the order it came in, and its title heads a first column that has none. */
 export function facts({ title, notes, columns, rows }, at, nav = "") {
   const card = section(`facts${at}`, title, [...notes, ...columns.map(({ note }) => note).filter(Boolean)].join(" "), { nav, csv: () => saveCsv(title.toLowerCase().replaceAll(/\W+/g, "_"), [columns.map((column) => column.title), ...rows.map((row) => row.map((cell) => cell ?? ""))]) });
   const close = columns.map((_, place) => rows.every((row) => String(row[place] ?? "").length <= 24));
   card.append(sortable(title, columns.map(({ title: head, digits, prose }, place) => ({
-    head, number: digits !== null,
+    head: head || title, number: digits !== null,
     of: (row) => row[place] ?? (digits === null ? "" : -1),
     show: (row) => (row[place] === null ? "" : digits === null ? textCell(row[place], prose, close[place]) : fixed(row[place], digits)),
   })), rows, { limit: SHORT }));

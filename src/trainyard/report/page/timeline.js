@@ -1,7 +1,7 @@
 // The timeline by rank: lanes on a canvas, zoomed and panned.
 
 import { drawArrows } from "./arrows.js";
-import { ink, tuned } from "./colours.js";
+import { ink, SLICE_CONTRAST, tuned } from "./colours.js";
 import { attachControls, choose } from "./controls.js";
 import { view } from "./data.js";
 import { el } from "./dom.js";
@@ -10,7 +10,9 @@ import { details } from "./frame.js";
 import { firstAfter, paintRow, totals, unpack } from "./lanes.js";
 import { drawMarks, drawNames, drawOverview, drawRange, drawRuler } from "./marks.js";
 import { fixed, plural, time, whole } from "./numbers.js";
-import { ledgerOf, rankOfRange, showRange } from "./range.js";
+import { drawPath } from "./path_marks.js";
+import { showPath } from "./path_panel.js";
+import { idleRowsOfSteps, ledgerOf, rankOfRange, showRange } from "./range.js";
 import { detailNote, hasGroups, layoutGroups, orderControl, regroups } from "./rank_groups.js";
 import { setState, state, watch } from "./state.js";
 import { SMALL, textWidth } from "./text.js";
@@ -20,8 +22,15 @@ export const RULER = 36;
 const tallest = () => Math.max(300, Math.min(680, innerHeight - 480));
 export const HOST_HEIGHT = 15;
 
-/** Draws the section "Timeline" once its packed slices are unpacked; a note if there are none. */
-export async function timeline() {
+/** The unpacked slices of the page; null if there are none, or if the browser cannot unpack them. */
+export async function unpackSlices() {
+  const packed = view.timeline;
+  if (!packed || !packed.lanes.some(([, , count]) => count)) return null;
+  return unpack(packed).catch(() => null);
+}
+
+/** Draws the section "Timeline" once `slices`, the promise of `unpackSlices`, is fulfilled; a note if there are none. */
+export async function timeline(slices) {
   const packed = view.timeline;
   if (!packed || !packed.lanes.some(([, , count]) => count)) {
     section("timeline", "Timeline", "", { nav: "Timeline" }).append(el("p", { class: "empty" }, "No events were recorded, so there is no timeline. The ledger above does not need one."));
@@ -42,7 +51,7 @@ export async function timeline() {
   if (packed.aligned === "no" && count > 1) card.append(el("p", { class: "notice" }, "The clocks of the ranks are not aligned: compare times within a rank, not between ranks. ", packed.alignment));
   card.append(...(hasGroups ? [orderControl()] : []), controls, stage, facts, picked, range);
   const line = new Line(packed, stage, facts, picked, range);
-  const unpacked = await unpack(packed).catch(() => null);
+  const unpacked = await slices;
   if (!unpacked) {
     stage.append(cannotUnpack());
     return;
@@ -51,7 +60,13 @@ export async function timeline() {
   attachControls(line, controls);
   redrawn(stage, () => line.resize());
   line.showRange();
+  const path = el("div", { class: "range", role: "group", "aria-label": "Critical path", hidden: true });
+  card.append(path);
+  const tellPath = (changed = ["path"]) => ["path", "left", "right"].some((name) => changed.includes(name)) && showPath(line, path);
+  watch(tellPath);
+  tellPath();
   card.append(details("Ledger of the view", () => line.ledgerRows()), details("Slices in view, by name", () => line.summary()));
+  if (line.hostRanks.size) card.append(details("Idle time of the steps, by function", () => idleRowsOfSteps(line)));
   watch((changed) => changed.some((name) => name !== "theme") && line.changed(changed));
   drawn = line;
 }
@@ -85,6 +100,8 @@ export class Line {
     this.chosen = null;
     this.scroll = 0;
     this.waiting = false;
+    /** @type {string[]} */
+    this.lowerNames = null;
     this.canvas = el("canvas", { tabindex: 0, role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline by rank. W and S zoom, A and D pan, the arrow keys select a slice, F fits, slash searches, question mark lists all keys. Tables of the slices in view follow." });
     this.raster = document.createElement("canvas");
     const hosts = new Map((view.heat?.ranks ?? []).map((rank, column) => [rank, view.heat.nodes[column]]));
@@ -93,15 +110,20 @@ export class Line {
   }
 
   /** Takes the unpacked slices, see `unpack`. */
-  fill({ names, lanes, stacks, shapes }) {
+  fill({ names, lanes, stacks, shapes, stepsOfRanks, path }) {
     this.names = names;
     this.lanes = lanes;
     this.stacks = stacks;
     this.shapes = shapes;
+    this.stepsOfRanks = stepsOfRanks;
+    this.path = path;
     this.hostRanks = new Set(lanes.filter(({ kind }) => kind === "host").map(({ rank }) => rank));
     this.length = Math.max(1, this.packed.length, ...lanes.map((lane) => lane.ends.at(-1) ?? 0));
-    this.lower = names.map((name) => name.toLowerCase());
+    this.asked = null;
   }
+
+  /** The names in lower case, in which a search looks. */
+  get lower() { return (this.lowerNames ??= this.names.map((name) => name.toLowerCase())); }
 
   get from() { return state.from ?? -this.length * 0.004; }
   get to() { return state.to ?? this.length * 1.012; }
@@ -111,6 +133,12 @@ export class Line {
     if (!state.host) return null;
     return this.hostRanks.has(state.rank) ? state.rank : state.rank === null ? [...this.hostRanks][0] ?? null : null;
   }
+
+  /** [label, start, stop] in ns of each step of a rank. */
+  stepsOf(rank) { return this.stepsOfRanks.get(rank) ?? this.packed.steps; }
+
+  /** The steps of the selected rank, else of the first. */
+  get steps() { return this.stepsOf(rankOfRange(this)); }
 
   /** The label of a kind in the legend. */
   labelOf(kind) { return this.packed.legend[this.packed.looks[kind]].label; }
@@ -180,17 +208,23 @@ export class Line {
     } else this.ask();
   }
 
-  /** Whether the slices of a kind match the search text and the selected label. */
-  matches(kind) {
-    const label = this.labelOf(kind);
-    return (!state.q || this.lower[kind].includes(state.q.toLowerCase())) && (!state.kind || label === state.kind);
+  /** Whether the slices of each kind match the search text and the selected label. */
+  get fits() {
+    const asked = `${state.kind}\n${state.q}`;
+    if (this.asked !== asked) {
+      const text = state.q.toLowerCase();
+      this.matching = this.lower.map((name, kind) => name.includes(text) && (!state.kind || this.labelOf(kind) === state.kind));
+      this.asked = asked;
+    }
+    return this.matching;
   }
 
   /** Colour, weight and emphasis of each kind, as `paintRow` takes them; with a filter, other kinds are pale. */
   paint() {
-    const colours = this.packed.legend.map(({ colour }) => tuned(colour, 1.9));
+    const colours = this.packed.legend.map(({ colour }) => tuned(colour, SLICE_CONTRAST));
     const filtered = Boolean(state.q || state.kind);
-    return this.packed.looks.map((look, kind) => [...colours[look], filtered && !this.matches(kind) ? 0.015 : 1, filtered && this.matches(kind)]);
+    const { fits } = this;
+    return this.packed.looks.map((look, kind) => [...colours[look], filtered && !fits[kind] ? 0.015 : 1, filtered && fits[kind]]);
   }
 
   x(ns) { return this.gutter + ((ns - this.from) / (this.to - this.from)) * this.inner; }
@@ -208,6 +242,7 @@ export class Line {
     pen.rect(0, RULER, this.width, this.height);
     pen.clip();
     const seen = this.drawLanes(pen);
+    drawPath(this, pen);
     drawRange(this, pen);
     drawMarks(this, pen);
     drawArrows(this, pen);
@@ -289,19 +324,18 @@ export class Line {
 
   /** The longest slice of a ledger lane with this label, of those that begin in a step if there are any; null if there is none. */
   longest(label) {
-    const steps = this.packed.steps.filter(([name]) => name.startsWith("step "));
-    const isInStep = (ns) => steps.some(([, start, stop]) => start <= ns && ns < stop);
+    const isInStep = (ns, rank) => this.stepsOf(rank).some(([name, start, stop]) => name.startsWith("step ") && start <= ns && ns < stop);
     return this.longestOf(label, isInStep) ?? this.longestOf(label, () => true);
   }
 
-  /** The longest slice of a ledger lane with this label whose start in ns satisfies `accepts`. */
+  /** The longest slice of a ledger lane with this label that satisfies `accepts(its start in ns, its rank)`. */
   longestOf(label, accepts) {
     let best = null;
     for (const lane of this.lanes) {
       if (lane.kind !== "ledger") continue;
       for (let index = 0; index < lane.starts.length; index += 1) {
         const ns = lane.ends[index] - lane.starts[index];
-        if ((!best || ns > best.ns) && accepts(lane.starts[index]) && this.labelOf(lane.kinds[index]) === label) best = { lane, index, ns };
+        if ((!best || ns > best.ns) && accepts(lane.starts[index], lane.rank) && this.labelOf(lane.kinds[index]) === label) best = { lane, index, ns };
       }
     }
     return best;

@@ -12,7 +12,7 @@ import { setState, state, watch } from "./state.js";
 import { fitted, STRONG, textWidth } from "./text.js";
 import { explain } from "./tooltip.js";
 import { axis } from "./waterfall.js";
-import { changesOf, isSwitch, replayedSpeeds, settled, speedsOf, stepAt } from "./what_if_grid.js";
+import { changeOf, changesOf, isSwitch, replayedSpeeds, settled, speedsOf, stepAt } from "./what_if_grid.js";
 
 const [WHATIF_ROW, WHATIF_BAR] = [34, 9];
 
@@ -51,6 +51,18 @@ export function whatIf() {
 }
 
 // ---- controls -----------------------------------------------------------------------------------------------
+
+/** A button that sets the sliders to the change of a finding alone; null if no slider has it. */
+export function whatIfButton(change) {
+  const at = view.what_if?.levers.findIndex((lever) => changeOf(lever, lever.speeds[1]) === change?.text) ?? -1;
+  if (at < 0 || view.what_if.not_replayed) return null;
+  const speeds = view.what_if.levers.map((lever, other) => (other === at ? lever.speeds[1] : 1));
+  const show = () => {
+    setSpeeds(view.what_if, speeds);
+    document.getElementById("whatif").scrollIntoView({ block: "start" });
+  };
+  return el("button", { type: "button", class: "take", onclick: show }, "Show in What if");
+}
 
 /** Sets the sliders to these speeds. */
 const setSpeeds = (data, speeds) => setState({ whatIf: changesOf(data, speeds).join(",") });

@@ -1,8 +1,9 @@
 // The grid of replays: which predicted step belongs to the positions of the sliders. Without elements, so that node tests it.
 
 /**
- * A lever as the page has it: `speeds` are the factors of its settings, 1 first; [1, 0] for a switch.
- * @typedef {{key: string, speeds: number[], unavailable: string}} Lever
+ * A lever as the page has it: `speeds` are the factors of its settings, 1 first; [1, 0] for a switch, whose change may have a
+ * `value`. `includes` is the key of a lever whose change is a part of this one.
+ * @typedef {{key: string, speeds: number[], value: string, unavailable: string, includes: string}} Lever
  */
 
 /** @param {Lever} lever */
@@ -11,7 +12,8 @@ export const isSwitch = (lever) => lever.speeds[1] === 0;
 /** The change of a lever at a speed, as `trainyard trace what-if` takes it; empty for the measured step. */
 export function changeOf(lever, speed) {
   if (speed === 1) return "";
-  return isSwitch(lever) ? lever.key : `${lever.key}=${Number(speed.toFixed(2))}x`;
+  if (isSwitch(lever)) return lever.value ? `${lever.key}=${lever.value}` : lever.key;
+  return `${lever.key}=${Number(speed.toFixed(2))}x`;
 }
 
 /** The changes of all levers, in the order in which a grid point was replayed: switches first, as `order` has them. */
@@ -74,9 +76,14 @@ export function stepAt(section, speeds) {
   return { how: "interpolated", between: [below, above], lever, ns, wall_ns, recovered_ns: section.wall_ns - wall_ns, interval_ns: null };
 }
 
-/** The speeds with every lever but `moved` at the nearest replayed one: only one slider at a time is between points. */
+/**
+ * The speeds with every lever but `moved` at the nearest replayed one, since only one slider at a time is between points, and
+ * those as measured of which the change of `moved` is a part, or that it is a part of.
+ */
 export function settled(section, speeds, moved) {
+  const overlaps = (one, other) => section.levers[one].includes === section.levers[other].key;
   return speeds.map((speed, at) => {
+    if (speeds[moved] !== 1 && at !== moved && (overlaps(at, moved) || overlaps(moved, at))) return 1;
     const replayed = replayedSpeeds(section, section.levers[at]);
     if (at === moved || replayed.includes(speed)) return speed;
     return replayed.reduce((best, other) => (Math.abs(1 / other - 1 / speed) < Math.abs(1 / best - 1 / speed) ? other : best));

@@ -21,7 +21,8 @@ import numpy as np
 from trainyard.events import I64
 from trainyard.formats.atomic import replacing
 from trainyard.formats.protobuf import double_field, int_field, message_field, padded_varints, text_field, varint
-from trainyard.report.view.rank_lanes import lane_numbers, shown_name, step_label
+from trainyard.report.view.rank_lanes import lane_numbers, shown_name
+from trainyard.report.view.step_bounds import step_label
 from trainyard.trace.booking.book_rank import RankTrace
 from trainyard.trace.booking.owners import find_owners
 from trainyard.trace.classify.context import PHASES

@@ -17,8 +17,10 @@ from trainyard.recipe import Recipe
 from trainyard.record import Run
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.build_charts import build_charts
+from trainyard.report.view.expert_load import expert_table
 from trainyard.report.view.fact_tables import run_tables, tables
 from trainyard.report.view.key_figures import figures_of_run, ideal_ns, profiled_step_warning
+from trainyard.report.view.memory_chart import highest_memory, holders_table
 from trainyard.report.view.view import KernelRow, KeyFigure
 from trainyard.run.parts.part import joined_run_id
 from trainyard.store.measurement_warnings import measurement_warnings
@@ -28,6 +30,7 @@ from trainyard.trace.flops.roofline import RECORD_SHAPES, Roofline, op_roofline
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.step_overview import main_interruption
 from trainyard.trace.top_kernels import Busy, top_work
+from trainyard.trace.whatif.replay import Replay
 
 _MOST_ROWS = 30
 """Kernels and modules in an analysis."""
@@ -43,20 +46,23 @@ _LIMITS = (
 )
 
 
-def analyse_measured(measured: MeasuredTrace) -> Analysis:
+def analyse_measured(measured: MeasuredTrace, replay: Replay | None = None) -> Analysis:
     """Analyses profiler files that do not belong to a stored run. `measured`: the booked files, in which every interval
-    has an account."""
+    has an account; `replay`: of `measured`, if it is used elsewhere too."""
     events = measured.ranks[0].events
     device = events.device or ("CPU" if events.device_index < 0 else "unnamed device")
     if measured.by_model:
         device = ", ".join(f"{len(model.ranks)} × {model.model}" for model in measured.by_model)
     subject = [part for part in (device, _ranks(len(measured.ranks), measured.world), events.backend) if part]
-    return _analysis(measured.mean, measured.ledgers, run=None, measured=measured, subject=" · ".join(subject))
+    return _analysis(
+        measured.mean, measured.ledgers, run=None, measured=measured, subject=" · ".join(subject), replay=replay
+    )
 
 
-def analyse_run(run: Run, measured: MeasuredTrace | None = None) -> Analysis:
-    """Analyses a stored run. `measured`: its traces, booked again, which add tables and kernels. The mean ledger of a
-    run that ended before its profile was booked is empty."""
+def analyse_run(run: Run, measured: MeasuredTrace | None = None, replay: Replay | None = None) -> Analysis:
+    """Analyses a stored run. `measured`: its traces, booked again, which add tables and kernels; `replay`: of
+    `measured`, if it is used elsewhere too. The mean ledger of a run that ended before its profile was booked is
+    empty."""
     job = run.job
     device = run.provenance.devices[0].name if run.provenance.devices else "CPU"
     subject = f"{job.name} · {job.layout.ranks} × {device} · {job.layout} · {_recipe(job)}"
@@ -64,19 +70,27 @@ def analyse_run(run: Run, measured: MeasuredTrace | None = None) -> Analysis:
         subject = f"{job.sizes['command']} · {job.layout.ranks} × {device}"
     ledgers = measured.ledgers if measured else run.ledgers
     mean = ledgers[-1] if ledgers else Ledger(wall_ns=0, entries=(), source=run.id)
-    return _analysis(mean, ledgers, run=run, measured=measured, subject=subject)
+    return _analysis(mean, ledgers, run=run, measured=measured, subject=subject, replay=replay)
 
 
 def _analysis(
-    mean: Ledger, ledgers: tuple[Ledger, ...], *, run: Run | None, measured: MeasuredTrace | None, subject: str
+    mean: Ledger,
+    ledgers: tuple[Ledger, ...],
+    *,
+    run: Run | None,
+    measured: MeasuredTrace | None,
+    subject: str,
+    replay: Replay | None,
 ) -> Analysis:
     """The analysis of the `mean` step and the `ledgers` behind it. `run`: the stored run, if any; `measured`: the
     booked traces, if available; both add figures and tables. `subject`: device, ranks and job in words."""
     # The ranks on one model of device, of which kernels and modules are listed.
     comparable = measured.comparable if measured else None
-    findings = tuple(diagnose(mean, run, measured))
+    findings = tuple(diagnose(mean, run, measured, replay))
     way_to_record = _RECORD_SHAPES_OF_RUN if run else RECORD_SHAPES
     roofline = op_roofline(comparable, way_to_record=way_to_record) if comparable else None
+    memory = highest_memory(measured) if measured else None
+    charts = build_charts(run, measured, roofline, memory)
     return Analysis(
         headline=_headline(mean, findings, run, main_interruption(measured.steps) if measured else ""),
         subject=subject,
@@ -92,9 +106,11 @@ def _analysis(
         formulas=formula_coverage(roofline) if roofline else None,
         tables=(
             *(run_tables(run) if run else ()),
+            *((expert_table(charts.experts),) if charts.experts else ()),
+            *((holders_table(memory.memory),) if memory and memory.memory.holders else ()),
             *(tables(measured, roofline, way_to_record) if measured and roofline else ()),
         ),
-        charts=build_charts(run, measured, roofline),
+        charts=charts,
         warnings=(
             *((measured.left_out,) if measured and measured.unread else ()),
             *((measured.unlike_devices,) if measured and measured.by_model else ()),

@@ -21,6 +21,8 @@ from trainyard.report.view.charts import (
     RunSeries,
     SeriesEvent,
 )
+from trainyard.report.view.expert_load import expert_load
+from trainyard.report.view.memory_chart import RankMemory, memory_chart
 from trainyard.report.view.recorded_pipeline import recorded_pipeline
 from trainyard.trace.align.bandwidth import Bandwidth
 from trainyard.trace.flops.roofline import Roofline
@@ -32,14 +34,19 @@ _MOST_POINTS = 300
 """Points of the roofline, those with the most time."""
 
 
-def build_charts(run: Run | None, measured: MeasuredTrace | None, roofline: Roofline | None) -> Charts:
-    """The charts for which there are data. `roofline`: of the ranks that the mean of `measured` covers."""
+def build_charts(
+    run: Run | None, measured: MeasuredTrace | None, roofline: Roofline | None, memory: RankMemory | None = None
+) -> Charts:
+    """The charts for which there are data. `roofline`: of the ranks that the mean of `measured` covers; `memory`: of
+    the rank with the highest peak."""
     return Charts(
         series=run_series(run) if run else None,
         roofline=roofline_chart(roofline, measured.ranks[0].events.device) if roofline and measured else None,
         bandwidth=bandwidth_chart(measured.bandwidths) if measured else None,
         pipeline=recorded_pipeline(measured) if measured else None,
         goodput=goodput_parts(run.goodput) if run else (),
+        memory=memory_chart(memory) if memory else None,
+        experts=expert_load(run) if run else None,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from trainyard.finding import Finding
 from trainyard.ledger import Account
 from trainyard.report.view.price_text import show_interval
 from trainyard.report.view.view import Column, Table
@@ -11,8 +13,17 @@ from trainyard.report.view.waterfall import SMALL
 from trainyard.report.view.what_if_section import WhatIfDevice, WhatIfLever, WhatIfPoint, WhatIfSection
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.assumptions import ALL_REPLAYS, assumption
-from trainyard.trace.whatif.changes import MEMORY, NETWORK, NO_LAUNCH_GAPS, NO_STRAGGLERS, PERFECT_OVERLAP
-from trainyard.trace.whatif.grid import Extent, Grid, GridPoint, Lever, replay_grid
+from trainyard.trace.whatif.changes import (
+    MEMORY,
+    NETWORK,
+    NO_LAUNCH_GAPS,
+    NO_STRAGGLERS,
+    PERFECT_OVERLAP,
+    RANK_PREFIX,
+    parse,
+)
+from trainyard.trace.whatif.grid import Extent, Grid, GridPoint, Lever, is_replayed, replay_grid
+from trainyard.trace.whatif.replay import Replay
 
 
 class _Device(NamedTuple):
@@ -25,11 +36,11 @@ _LABELS = {
     NETWORK: "Network bandwidth",
     MEMORY: "Memory bandwidth",
     _MATMUL: "Matmul speed",
-    NO_STRAGGLERS: "No stragglers",
+    NO_STRAGGLERS: "All ranks equally fast",
     PERFECT_OVERLAP: "Communication overlapped",
     NO_LAUNCH_GAPS: "No launch gaps",
 }
-"""The label of each lever, in the order of the page."""
+"""The label of each lever of every trace, in the order of the page."""
 _DEVICES = (
     _Device("2x HBM bandwidth", {MEMORY: 2}),
     _Device("2x matmul", {_MATMUL: 2}),
@@ -39,17 +50,36 @@ _DEVICES = (
 )
 
 
-def what_if_section(measured: MeasuredTrace, extent: Extent = "short", source: str = "PATH") -> WhatIfSection:
+def shared_replay(measured: MeasuredTrace, extent: Extent = "short") -> Replay | None:
+    """A replay for the prices of findings and for the section; None if the section has no points, so that the graph of
+    a large trace is not kept."""
+    return Replay(measured) if measured.mean.wall_ns and is_replayed(measured, extent) else None
+
+
+def what_if_section(
+    measured: MeasuredTrace,
+    extent: Extent = "short",
+    source: str = "PATH",
+    findings: Sequence[Finding] = (),
+    replay: Replay | None = None,
+) -> WhatIfSection:
     """Replays a measured trace for the section. `source`: the trace in the commands that the section shows: the id of a
-    stored run, or `PATH`."""
-    return section_of_grid(replay_grid(measured, extent), measured, source)
+    stored run, or `PATH`; `findings`: of the trace: the rank that one of them names as late has a switch, with which
+    the step is shorter by the price of that finding; `replay`: of `measured`, if it was built before."""
+    return section_of_grid(replay_grid(measured, extent, _late_rank(findings), replay), measured, source)
+
+
+def _late_rank(findings: Sequence[Finding]) -> int | None:
+    """The rank that the change of a finding makes as fast as the others; None if there is no such finding."""
+    changes = [finding.change.text for finding in findings if finding.change is not None]
+    return next((parse(text).rank for text in changes if text.startswith(RANK_PREFIX)), None)
 
 
 def section_of_grid(grid: Grid, measured: MeasuredTrace, source: str = "PATH") -> WhatIfSection:
     """The section of a replayed grid. `measured`: the trace that was replayed; `source`: as in `what_if_section`."""
     measured_ns = measured.mean.by_account()
     accounts = _list_accounts(measured_ns, measured.mean.wall_ns, grid.points)
-    order = [next(at for at, lever in enumerate(grid.levers) if lever.key == key) for key in _LABELS]
+    order = sorted(range(len(grid.levers)), key=lambda index: _position(grid.levers[index]))
     return WhatIfSection(
         levers=tuple(_describe_lever(grid.levers[index]) for index in order),
         devices=_list_devices([grid.levers[index] for index in order]),
@@ -108,13 +138,20 @@ def what_if_table(section: WhatIfSection) -> Table:
     )
 
 
+def _position(lever: Lever) -> int:
+    """The position of a lever on the page: that of a single rank is next to that of all ranks."""
+    return list(_LABELS).index(lever.key if lever.key in _LABELS else NO_STRAGGLERS)
+
+
 def _describe_lever(lever: Lever) -> WhatIfLever:
     return WhatIfLever(
         key=lever.key,
-        label=_LABELS[lever.key],
+        label=_LABELS.get(lever.key) or f"Rank {lever.key.removeprefix(RANK_PREFIX)} as fast as the others",
         speeds=lever.speeds,
+        value=lever.value,
         assumes=assumption(lever.change(1)),
         unavailable=lever.unavailable,
+        includes=lever.includes,
     )
 
 

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from trainyard.report.view.memory_curve import MemoryCurve, MemoryKind
+
 
 class SeriesEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event of a run. `step`: the number of the step at which it is drawn, counted from 1."""
@@ -134,6 +136,34 @@ class GoodputPart(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class MemoryChart(msgspec.Struct, frozen=True, kw_only=True):
+    """Allocated bytes over time on the rank with the highest peak. `device`: in words; `kinds`: those of `curve`;
+    `held`: label of a kind -> bytes at the peak; `length_ns`: of the drawn time; `steps`: (label, ns of its start) of
+    each part of the window; `note`: how the bytes were obtained; `table`: title of the table of what held the peak,
+    empty if there is none."""
+
+    rank: int
+    device: str
+    kinds: tuple[MemoryKind, ...]
+    curve: MemoryCurve
+    held: dict[str, int]
+    length_ns: int
+    steps: tuple[tuple[str, int], ...]
+    note: str
+    table: str = ""
+
+
+class ExpertLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of each expert in the recorded steps of a run, over the global batch. `steps`: number of the step, counted
+    from 1; `tokens[s][l][e]`: of expert e of `layers[l]` in step s; `table`: title of the table of the layers."""
+
+    layers: tuple[str, ...]
+    experts: int
+    steps: tuple[int, ...]
+    tokens: tuple[tuple[tuple[int, ...], ...], ...]
+    table: str = ""
+
+
 class Charts(msgspec.Struct, frozen=True, kw_only=True):
     """The charts for which there are data."""
 
@@ -142,3 +172,5 @@ class Charts(msgspec.Struct, frozen=True, kw_only=True):
     bandwidth: BandwidthChart | None = None
     pipeline: PipelineChart | None = None
     goodput: tuple[GoodputPart, ...] = ()
+    memory: MemoryChart | None = None
+    experts: ExpertLoad | None = None

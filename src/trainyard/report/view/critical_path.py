@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from trainyard import units
 from trainyard.events import I64
@@ -72,15 +73,38 @@ class CriticalPath(msgspec.Struct, frozen=True, kw_only=True):
         return tables_html(headline(self), tables(self, full=True))
 
 
+class LabelledPath(NamedTuple):
+    """A critical path with columns by segment. `resource`: an index into the resources; `account`: an index into the
+    accounts of the profile, -1 for latency, unexplained delays and ops without one; `has_op`: an op runs."""
+
+    path: StepPath
+    resource: I64
+    account: I64
+    has_op: NDArray[np.bool_]
+
+    def key(self, segment: int) -> tuple[Resource, str]:
+        """The (resource, account) of the share that a segment belongs to."""
+        account = int(self.account[segment])
+        return _RESOURCES[int(self.resource[segment])], str(self.path.profile.accounts[account]) if account >= 0 else ""
+
+
+def label_segments(path: StepPath) -> LabelledPath:
+    """The resource and the account of each segment of a critical path."""
+    resource = _resources(path)
+    has_op = (path.segments.op >= 0) & (resource != _UNEXPLAINED) & (resource != _LATENCY)
+    return LabelledPath(path, resource, np.where(has_op, by_segment(path.profile.ops.account, path), -1), has_op)
+
+
 def critical_path_of(replay: Replay) -> CriticalPath:
     """The result of `trace critical-path` for a measured trace."""
-    path = find_critical_path(replay)
-    segments, ops = path.segments, path.profile.ops
-    ns = segments.stop - segments.start
-    resource = _resources(path)
-    has_op = (segments.op >= 0) & (resource != _UNEXPLAINED) & (resource != _LATENCY)
-    account = np.where(has_op, _by_segment(ops.account, path), -1)
-    rank_index = _by_segment(ops.rank_index, path)
+    return summarise_path(replay, label_segments(find_critical_path(replay)))
+
+
+def summarise_path(replay: Replay, labelled: LabelledPath) -> CriticalPath:
+    """The result of `trace critical-path` from the path of the replay."""
+    path, resource, account, has_op = labelled
+    ns = path.segments.stop - path.segments.start
+    rank_index = by_segment(path.profile.ops.rank_index, path)
     rank_numbers = [rank.events.rank for rank in replay.ranks]
     return CriticalPath(
         steps=path.steps,
@@ -179,16 +203,16 @@ def _percent(ns: int, result: CriticalPath) -> float:
 def _resources(path: StepPath) -> I64:
     """The index in `_RESOURCES` of each segment."""
     segments, ops = path.segments, path.profile.ops
-    role = _by_segment(ops.role, path)
+    role = by_segment(ops.role, path)
     is_communication_account = np.array([account.kind == "comm" for account in path.profile.accounts] + [False])
     is_communication = np.isin(role, (ARRIVAL, MEETING, TRANSFER))
-    is_communication |= is_communication_account[_by_segment(ops.account, path)]
+    is_communication |= is_communication_account[by_segment(ops.account, path)]
     running = np.where(role == HOST, _HOST, np.where(is_communication, _COMMUNICATION, _DEVICE))
     resource = np.where(segments.state == LATENCY, _LATENCY, running)
     return np.where((segments.state == DELAY) | (segments.op < 0), _UNEXPLAINED, resource)
 
 
-def _by_segment(column: I64, path: StepPath) -> I64:
+def by_segment(column: I64, path: StepPath) -> I64:
     """The value of each segment's op in a column of `Ops`; -1 for segments without an op."""
     return np.append(column, -1)[path.segments.op]
 

@@ -7,16 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from trainyard.events import CALL, I32, I64, NOTE, OP, PYTHON, Events, HostSpans
+from trainyard.report.view.view import Legend
 
 MOST_DEPTHS = 24
 """Levels of nesting that are drawn of each thread; deeper spans are left out."""
 HOST_LOOKS = {
-    OP: ("Framework operation", "#7fa38f"),
-    CALL: ("Driver call", "#b07d3c"),
-    NOTE: ("Annotation", "#a493b8"),
-    PYTHON: ("Python", "#b3ab97"),
+    OP: Legend(label="Framework operation", colour="#7fa38f"),
+    CALL: Legend(label="Driver call", colour="#b07d3c"),
+    NOTE: Legend(label="Annotation", colour="#a493b8"),
+    PYTHON: Legend(label="Python", colour="#b3ab97"),
 }
-"""Kind of a host span -> (label, colour)."""
+"""Kind of a host span -> its legend."""
 
 
 class HostLane(NamedTuple):

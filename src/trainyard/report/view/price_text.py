@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainyard import units, words
+from trainyard.change import WITHOUT
 from trainyard.finding import Finding
 
 _NS_OF_UNIT = {"ns": 1, "µs": 1e3, "ms": 1e6, "s": 1e9}
@@ -28,6 +29,16 @@ def explain_price(finding: Finding) -> str:
     """How the price was computed: its interval if a replay over several steps gave it, else the meaning of its word."""
     if finding.priced != "replayed":
         return words.PRICES[finding.priced].means.removesuffix(".")
+    replayed = f"recovered in a replay{_describe_change(finding)}"
     if finding.interval_ns is None:
-        return "recovered in a replay of one step, which gives no interval"
-    return f"recovered in a replay, {show_interval(finding.interval_ns)}"
+        return f"{replayed} of one step, which gives no interval"
+    return f"{replayed}, {show_interval(finding.interval_ns)}"
+
+
+def _describe_change(finding: Finding) -> str:
+    """The change that a replay applied, as the command what-if takes it: ` (rank:7=typical)`. Empty if it is named like
+    the rule of the finding."""
+    if finding.change is None or finding.change.text.startswith(WITHOUT):
+        return ""
+    beyond = f" in addition to {finding.beyond.text}" if finding.beyond else ""
+    return f" ({finding.change.text}{beyond})"

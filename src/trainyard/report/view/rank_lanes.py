@@ -12,8 +12,9 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from trainyard import words
 from trainyard.events import I64
-from trainyard.ledger import AFTER, BEFORE, WINDOW, Account
+from trainyard.ledger import Account
 from trainyard.report.view.host_lanes import HOST_LOOKS, depths, host_lanes
 from trainyard.report.view.rank_summary import LEDGER_LABEL
 from trainyard.report.view.slice_details import ShapeTable, StackTable, interval_details
@@ -45,18 +46,18 @@ class LaneRows(NamedTuple):
         """The lane, in which slices and gaps shorter than `shortest_ns` are merged into slices with the name, look and
         details of the longest slice in them."""
         first = group_short(self.begin, self.end, shortest_ns)
-        last = np.append(first[1:], len(self.begin)) - 1
+        last = np.append(first[1:], len(self.begin))[: len(first)] - 1
         longest = _longest(self.end - self.begin, first)
         return Lane(
             rank=self.rank,
             label=self.label,
             kind=self.kind,
             depth=self.depth,
-            starts=self.begin[first].tolist(),
-            lengths=(self.end[last] - self.begin[first]).tolist(),
-            name=self.name[longest].tolist(),
-            look=self.look[longest].tolist(),
-            details={name: (column[longest] + 1).tolist() for name, column in self.details.items()},
+            starts=self.begin[first],
+            lengths=self.end[last] - self.begin[first],
+            name=self.name[longest],
+            look=self.look[longest],
+            details={name: column[longest] + 1 for name, column in self.details.items()},
         )
 
 
@@ -80,12 +81,13 @@ class LaneBuilder:
         return self._names.setdefault(text, len(self._names))
 
     def look_number(self, account: Account) -> int:
-        return self._look(account.label, account.colour, account.means)
+        legend = Legend(label=account.label, colour=account.colour, means=account.means, idle=_idle(account))
+        return self._look(legend)
 
-    def _look(self, label: str, colour: str, means: str = "") -> int:
-        number = self._looks.setdefault(label, len(self._looks))
+    def _look(self, legend: Legend) -> int:
+        number = self._looks.setdefault(legend.label, len(self._looks))
         if number == len(self.legend):
-            self.legend.append(Legend(label=label, colour=colour, means=means))
+            self.legend.append(legend)
         return number
 
     def lanes(self, rank: RankTrace, origin: int, collectives: I64, with_details: bool) -> list[LaneRows]:
@@ -167,7 +169,7 @@ class LaneBuilder:
         """The lanes of a rank's host threads. `depth`, `node_of_row`: of each host row."""
         host, window = rank.events.host, (rank.parts[0].start, rank.parts[-1].stop)
         start, stop = np.clip(host.start, *window) - origin, np.clip(host.stop, *window) - origin
-        look = np.array([self._look(*HOST_LOOKS[kind]) for kind in sorted(HOST_LOOKS)], np.int64)
+        look = np.array([self._look(HOST_LOOKS[kind]) for kind in sorted(HOST_LOOKS)], np.int64)
         numbers = np.array([-1] * len(rank.events.names), np.int64)
         lanes: list[LaneRows] = []
         for lane in host_lanes(rank.events, depth, window):
@@ -188,6 +190,13 @@ class LaneBuilder:
                 )
             )
         return lanes
+
+
+def _idle(account: Account) -> Literal["", "host", "launched"]:
+    """`Legend.idle` of an account. In a bubble and while it waits for a late rank, the device runs a collective."""
+    if account.kind not in ("launch_gap", "data_wait", "checkpoint", "unexplained"):
+        return ""
+    return "launched" if account.kind == "launch_gap" and account.what in words.LAUNCHED_GAPS else "host"
 
 
 def _natural(label: str) -> list[tuple[int, str]]:
@@ -231,11 +240,6 @@ def _collective_rows(rank: RankTrace) -> I64:
     return rows[order][np.minimum(following, len(rows) - 1)]
 
 
-def step_label(label: str) -> str:
-    """The label of a part of the window as shown: `step 7`, or the name of a part that is not a step."""
-    return label if label in (BEFORE, WINDOW, AFTER) else f"step {label}"
-
-
 def shown_name(rank: RankTrace, texts: Sequence[str], name: int, key: int) -> str:
     """The name of a slice: that of its event; for idle time and waits the label of the account, which is more specific
     than the enclosing span. `name`: index into `texts`, -1 for none; `key`: index into `rank.keys.pairs`."""
@@ -246,6 +250,9 @@ def shown_name(rank: RankTrace, texts: Sequence[str], name: int, key: int) -> st
 def _longest(length_ns: I64, group_starts: I64) -> I64:
     """The index of the longest slice of each group, which gives the group its name and colour. `length_ns`: of each
     slice; `group_starts`: index of the first slice of each group."""
+    if len(group_starts) == len(length_ns):
+        return group_starts
+    most_ns = np.maximum.reduceat(length_ns, group_starts)
     group = np.repeat(np.arange(len(group_starts)), np.diff(np.append(group_starts, len(length_ns))))
-    order = np.lexsort((-length_ns, group))
-    return order[group_starts]
+    longest = np.flatnonzero(length_ns == most_ns[group])
+    return longest[np.unique(group[longest], return_index=True)[1]]

@@ -95,7 +95,9 @@ def interval_details(rank: RankTrace, node_of_row: I64, shapes: ShapeTable, form
     # Row -1 is the last element, which is replaced if nothing launched the interval.
     op = events.work.op.astype(np.int64) if len(events.work) else launcher
     op_shape = np.where(op >= 0, _with_none(host.shape)[op], -1)
-    number_of_shape = np.array([*map(shapes.number, events.shapes), -1])
+    used = np.unique(op_shape[op_shape >= 0])
+    number_of_shape = np.full(len(events.shapes) + 1, -1)
+    number_of_shape[used] = [shapes.number(events.shapes[shape]) for shape in used.tolist()]
     since_launch = np.where(launched, classified.start - _with_none(host.start)[launcher], -1)
     phases = np.array([phase for _, phase in rank.keys.pairs], np.int64)
     return {

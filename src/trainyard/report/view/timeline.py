@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard import words
-from trainyard.report.view.rank_lanes import LaneBuilder, LaneRows, step_label
+from trainyard.report.view.rank_lanes import LaneBuilder, LaneRows
 from trainyard.report.view.rank_summary import summarise_many
 from trainyard.report.view.slice_details import number_collectives
+from trainyard.report.view.step_bounds import own_steps, steps_by_rank
 from trainyard.report.view.view import Lane, Timeline
 from trainyard.trace.measured_trace import MeasuredTrace
 
@@ -58,15 +59,15 @@ def timeline(measured: MeasuredTrace, max_slices: int = _MOST_SLICES) -> Timelin
         summarised = many.lanes(origins, room, builder.name_number, builder.look_number)
         shown = {rank.events.rank for rank in ranks}
         lanes = sorted([*(lane for lane in summarised if lane.rank not in shown), *lanes], key=lambda lane: lane.rank)
+    steps = steps_by_rank(measured.by_rank, [start - origin for start, origin in zip(starts, origins)])
+    first = ranks[0].events.rank
     return Timeline(
         length_ns=length_ns,
         names=builder.names,
         legend=tuple(builder.legend),
         lanes=tuple(lanes),
-        steps=tuple(
-            (step_label(part.label), part.start - origins[in_detail[0]], part.stop - origins[in_detail[0]])
-            for part in ranks[0].parts
-        ),
+        steps=steps[first],
+        steps_of_ranks=own_steps(steps, first, [rank.events.rank for rank in ranks]),
         events=events,
         merged=sum(len(lane.begin) for lane in rows if lane.kind == "device") - device_slices,
         aligned=aligned,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Literal
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from trainyard.finding import Finding
 from trainyard.report.view.charts import Charts
@@ -80,11 +82,17 @@ class RankGroups(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Legend(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of a legend. `means`: what its colour stands for, if the label alone does not say it."""
+    """An entry of a legend. `means`: what its colour stands for, if the label alone does not say it. `idle`: the device
+    is idle then: while the `host` has not launched the next work, or after the work was `launched`."""
 
     label: str
     colour: str
     means: str = ""
+    idle: Literal["", "host", "launched"] = ""
+
+
+SliceColumn = list[int] | NDArray[np.int64]
+"""A value of each slice of a lane."""
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,27 +106,51 @@ class Lane(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     label: str
-    starts: list[int]
-    lengths: list[int]
-    name: list[int]
-    look: list[int]
+    starts: SliceColumn
+    lengths: SliceColumn
+    name: SliceColumn
+    look: SliceColumn
     kind: Literal["ledger", "device", "host"] = "device"
     depth: int = 0
-    details: dict[str, list[int]] = {}
+    details: dict[str, SliceColumn] = {}
+
+
+class PathOverlay(msgspec.Struct, frozen=True, kw_only=True):
+    """The critical path of `steps` steps of `total_ns` ns in all, on the lanes of a timeline. `shares`: (account, its
+    label, resource, ns) of its time, which add up to `total_ns`, as those of `trainyard trace critical-path`; `ranks`:
+    (rank, ns) that it crosses; `one_clock`: the ranks share a clock.
+
+    Segment i starts at `starts[i]` ns after the timeline's origin, lasts `lengths[i]`, and is in the lane with number
+    `lane[i]` (-1: none) and in the share with number `share[i]`. `merged`: the number of segments merged into
+    neighbours; without any, the segments of a share add up to its ns.
+    """
+
+    steps: int
+    total_ns: int
+    shares: tuple[tuple[str, str, str, int], ...]
+    ranks: tuple[tuple[int, int], ...]
+    one_clock: bool
+    starts: list[int]
+    lengths: list[int]
+    lane: list[int]
+    share: list[int]
+    merged: int = 0
 
 
 class Timeline(msgspec.Struct, frozen=True, kw_only=True):
-    """`steps`: (label, start, stop) of each step on the first rank. `events`: number of intervals; `merged`: number of
-    those merged into neighbours too close to distinguish. `groups`: if there are many ranks, whose first lane shows
-    which account owns their time; only a few ranks have further lanes. None for few ranks, which have all lanes.
-    `stacks`: a tree of host spans: (the enclosing node, -1 for none; index into `span_names`) of each node. `shapes`,
-    `phases`: texts that details of slices refer to."""
+    """`steps`: (label, start, stop) of each step on the first rank that has all lanes; `steps_of_ranks`: the same of
+    each rank whose steps differ from those, by rank. `events`: number of intervals; `merged`: number of those merged
+    into neighbours too close to distinguish. `groups`: if there are many ranks, whose first lane shows which account
+    owns their time; only a few ranks have further lanes. None for few ranks, which have all lanes. `stacks`: a tree of
+    host spans: (the enclosing node, -1 for none; index into `span_names`) of each node. `shapes`, `phases`: texts that
+    details of slices refer to. `path`: the critical path; None if it was not computed."""
 
     length_ns: int
     names: list[str]
     legend: tuple[Legend, ...]
     lanes: tuple[Lane, ...]
     steps: tuple[tuple[str, int, int], ...]
+    steps_of_ranks: dict[int, tuple[tuple[str, int, int], ...]] = {}
     events: int
     merged: int = 0
     aligned: str = "no"
@@ -127,6 +159,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     span_names: list[str] = []
     shapes: list[str] = []
     phases: tuple[str, ...] = ()
+    path: PathOverlay | None = None
 
 
 class KernelRow(msgspec.Struct, frozen=True, kw_only=True):

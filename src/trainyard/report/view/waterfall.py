@@ -43,10 +43,11 @@ def waterfall(
     rate, description of the rate); it splits matmul into that time and the excess. `profiled`: labels the total as
     profiled, because the unprofiled step time is known too.
     """
+    ns_by_rank = [ledger.by_account() for ledger in ranks.values()]
     bars: list[Bar] = []
     start_ns = 0
     for step in _steps(mean, kernels, ideal):
-        whiskers = _whiskers(step.account, start_ns - step.before_ns, ranks) if step.account else None
+        whiskers = _whiskers(step.account, start_ns - step.before_ns, ns_by_rank) if step.account else None
         bars.append(
             Bar(
                 label=step.label,
@@ -93,12 +94,12 @@ def _steps(mean: Ledger, kernels: Sequence[KernelRow], ideal: tuple[int, str] | 
     return steps
 
 
-def _whiskers(account: Account, start_ns: int, ranks: dict[int, Ledger]) -> tuple[int, int] | None:
+def _whiskers(account: Account, start_ns: int, ns_by_rank: Sequence[dict[Account, int]]) -> tuple[int, int] | None:
     """Ends in ns of the bar of `account`, which starts at `start_ns`, on the ranks with the least and with the most of
-    the account; None for fewer than two ranks. `ranks`: rank -> its mean ledger."""
-    if len(ranks) < 2:
+    the account; None for fewer than two ranks. `ns_by_rank`: of each rank, the time in each account."""
+    if len(ns_by_rank) < 2:
         return None
-    values = [ledger.by_account().get(account, 0) for ledger in ranks.values()]
+    values = [by_account.get(account, 0) for by_account in ns_by_rank]
     return start_ns + min(values), start_ns + max(values)
 
 

@@ -7,13 +7,17 @@ import msgspec
 
 class WhatIfLever(msgspec.Struct, frozen=True, kw_only=True):
     """A slider or switch. `key`: the target of its change; `speeds`: the factors with a replay, 1 first; (1, 0) for a
-    switch; `assumes`: the assumption of its change; `unavailable`: why the trace does not support it, or empty."""
+    switch; `value`: of the target when switched on, or empty; `assumes`: the assumption of its change; `unavailable`:
+    why the trace does not support it, or empty; `includes`: the key of a lever whose change is a part of this one, or
+    empty. They are not combined."""
 
     key: str
     label: str
     speeds: tuple[int, ...]
+    value: str = ""
     assumes: str
     unavailable: str = ""
+    includes: str = ""
 
 
 class WhatIfDevice(msgspec.Struct, frozen=True, kw_only=True):

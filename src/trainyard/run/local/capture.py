@@ -54,10 +54,11 @@ def capture(
     barrier: Callable[[], object],
     stacks: bool = False,
     shapes: bool = False,
+    memory: bool = False,
 ) -> Iterator[CapturedWindow]:
     """Profile `PROFILER_WARMUP + steps` steps: call `step()` on the yielded window after each. `barrier`: waits for
     all ranks. `stacks`: sample the Python stacks of the calling thread, and annotate the forward passes of
-    modules. `shapes`: record the shapes of ops on a CPU too.
+    modules. `shapes`: record the shapes of ops on a CPU too. `memory`: record allocations and frees.
 
     `folder`: the run's folder; `device`: that of the rank. Writes `traces/rank<N>.json.gz`, under that name only when
     complete.
@@ -86,6 +87,7 @@ def capture(
         on_trace_ready=lambda profiler: _export(profiler, path, sampler.finish() if sampler else None),
         # On a CPU, recording shapes fragments the heap: page faults make steps several times as long (docs/log.md).
         record_shapes=shapes or device.type != "cpu",
+        profile_memory=memory,
         # It records each call, which takes as long as the calls themselves: `python -m benchmarks.stacks`.
         with_stack=False,
     ) as profiler:

@@ -39,6 +39,7 @@ from trainyard.run.chaos import inject_faults
 from trainyard.run.local.capture import capture
 from trainyard.run.local.checkpointing import RunCheckpoints, attempt, drop_partial_line
 from trainyard.run.local.end_times import EndTimes
+from trainyard.run.local.expert_samples import ExpertSamples
 from trainyard.run.local.own_clock import own_clock
 from trainyard.run.local.peak_memory import forget_peak, peak_memory
 from trainyard.run.local.rank_facts import RankFacts, write_facts
@@ -60,7 +61,7 @@ from trainyard.train.process_group import (
     process_group_context,
     synchronize,
 )
-from trainyard.train.step.outcome import Guarded, StepResult, Training
+from trainyard.train.step.outcome import ExpertCounts, Guarded, StepResult, Training
 from trainyard.train.step.precision import compute_dtype
 
 _STEPS_IN_FLIGHT = 1
@@ -134,11 +135,13 @@ def leave_out(planned_steps: Iterable[PlannedStep], left_out: Container[int]) ->
 
 
 class TakenStep(NamedTuple):
-    """A step whose work is launched, and its result. `is_skipped`: its update was not applied."""
+    """A step whose work is launched, and its result. `is_skipped`: its update was not applied; `experts`: its tokens
+    per expert, None if the step does not record them."""
 
     planned: PlannedStep
     result: StepResult
     is_skipped: bool
+    experts: ExpertCounts | None = None
 
 
 class Rank:
@@ -182,6 +185,7 @@ class Rank:
         self.attempt = attempt
         self.fault_injector = fault_injector
         self.step_faults = step_faults
+        self.expert_samples = ExpertSamples(training, job.measure.in_all)
         self.heartbeat = rank_progress.own_heartbeat()
         self.heartbeat.clock = own_clock(ranks)
         self.telemetry: dict[str, str] = {}
@@ -219,6 +223,7 @@ class Rank:
             barrier=lambda: barrier(ranks),
             stacks=self.job.measure.stacks,
             shapes=self.job.measure.shapes,
+            memory=self.job.measure.memory,
         ) as profiler:
             for planned in window:
                 self._take_step(planned)
@@ -261,11 +266,11 @@ class Rank:
             wall_ns = self.clock.now() - began_ns
             self.heartbeat.end()
             clock = "synchronized" if self.ranks.device.type == "cuda" else "host"
-            self._end_step(TakenStep(planned, result, self._has_fault), wall_ns, clock, epoch.now_ns())
+            self._end_step(self._taken(planned, result), wall_ns, clock, epoch.now_ns())
         else:
             begin = self.timer.mark()
             result = self.training(planned.step)
-            self.pending.add(begin, self.timer.mark(), TakenStep(planned, result, self._has_fault))
+            self.pending.add(begin, self.timer.mark(), self._taken(planned, result))
             # Inside the step for the heartbeat: between steps, this wait would count as the rank's own time.
             self.pending.limit(_STEPS_IN_FLIGHT)
             self.heartbeat.end()
@@ -281,6 +286,12 @@ class Rank:
             self.checkpoints.after(planned.step)
             if is_due:
                 self.heartbeat.phase("stepping")
+
+    def _taken(self, planned: PlannedStep, result: StepResult) -> TakenStep:
+        """The step that was just launched. The copy of its tokens per expert is launched here, after its timed work."""
+        has_fault = self._has_fault
+        experts = None if has_fault or planned.profiled else self.expert_samples.copy(planned.step)
+        return TakenStep(planned, result, has_fault, experts)
 
     @property
     def _has_fault(self) -> bool:
@@ -312,6 +323,7 @@ class Rank:
             attempt=self.attempt,
             ended_ns=ended_ns,
             clock=clock,
+            experts=dict(taken.experts()) if taken.experts is not None else {},
         )
         self.log.write(msgspec.json.encode(sample) + b"\n")
         self.log.flush()

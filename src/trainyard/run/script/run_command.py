@@ -153,7 +153,10 @@ def _run(command: Sequence[str], folder: Path, measure: Measure, collector: str 
         "PYTHONPATH": python_path(os.environ),
         FOLDER: str(folder),
         COLLECTOR: collector,
-        MEASURE: f"{measure.warmup},{measure.steps},{measure.profiled},{measure.stacks:d},{measure.shapes:d}",
+        MEASURE: (
+            f"{measure.warmup},{measure.steps},{measure.profiled},{measure.stacks:d},{measure.shapes:d},"
+            f"{measure.memory:d}"
+        ),
     }
     end_with_parent = partial(die_with_parent, os.getpid(), signal.SIGTERM)
     environment = {**os.environ, **watch_variables}

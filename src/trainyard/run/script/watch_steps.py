@@ -30,8 +30,8 @@ from trainyard.run.parts.job_member import JobMember, join_job
 from trainyard.run.script import step_mark
 
 FOLDER, MEASURE, COLLECTOR = "TRAINYARD_SCRIPT_FOLDER", "TRAINYARD_SCRIPT_MEASURE", "TRAINYARD_SCRIPT_COLLECTOR"
-"""Environment variables: the run's folder; `warmup,steps,profiled,stacks,shapes`; the address at which parts of other
-nodes are received at the end if rank 0 is on this node, as in `RankRecord.collector`."""
+"""Environment variables: the run's folder; `warmup,steps,profiled,stacks,shapes,memory`; the address at which parts of
+other nodes are received at the end if rank 0 is on this node, as in `RankRecord.collector`."""
 _STEPS_FROM = "torch.optim.optimizer"
 
 
@@ -41,9 +41,15 @@ def watch() -> None:
     Reads the environment variables `FOLDER` and `MEASURE`, and installs an import hook for torch's optimizers and an
     exit handler.
     """
-    warmup, steps, profiled, stacks, shapes = (int(part) for part in os.environ[MEASURE].split(","))
+    warmup, steps, profiled, stacks, shapes, memory = (int(part) for part in os.environ[MEASURE].split(","))
     measure = Measure(
-        warmup=warmup, steps=steps, repeats=1, profiled=profiled, stacks=bool(stacks), shapes=bool(shapes)
+        warmup=warmup,
+        steps=steps,
+        repeats=1,
+        profiled=profiled,
+        stacks=bool(stacks),
+        shapes=bool(shapes),
+        memory=bool(memory),
     )
     watcher = ScriptWatch(Path(os.environ[FOLDER]), launcher_variables.rank(os.environ), measure)
     step_mark.set_watcher(watcher)
@@ -242,6 +248,7 @@ class ScriptWatch:
             barrier=lambda: None,
             stacks=self.measure.stacks,
             shapes=self.measure.shapes,
+            memory=self.measure.memory,
         )
         self.profiler = self.window.enter_context(window)
 

@@ -12,8 +12,10 @@ _SHORT = 40
 
 
 def table_html(table: Table) -> Html:
-    """A table with its notes below it."""
-    heads = (element("th", column.title, scope="col", class_=_class_of(column)) for column in table.columns)
+    """A table with its notes below it. Its title heads a column that has none."""
+    heads = (
+        element("th", column.title or table.title, scope="col", class_=_class_of(column)) for column in table.columns
+    )
     rows = (
         element("tr", *(_cell(cell, column) for cell, column in zip(row, table.columns, strict=True)))
         for row in table.rows

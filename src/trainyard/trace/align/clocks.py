@@ -62,6 +62,7 @@ class ClockCorrection(NamedTuple):
             marks=self._marks(events.marks),
             device_marks=self._marks(events.device_marks),
             stacks=events.stacks and msgspec.structs.replace(events.stacks, time=self.at(events.stacks.time)),
+            memory=events.memory and msgspec.structs.replace(events.memory, time=self.at(events.memory.time)),
             span=(self.when(events.span[0]), self.when(events.span[1])),
         )
 

@@ -104,10 +104,16 @@ def _assign_ranks(facts: Sequence[Events], file_indices: Sequence[int]) -> list[
     return list(source_of_rank)
 
 
-def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indices: Sequence[int] = ()) -> Agreement:
+def align_ranks(
+    surveys: Sequence[Survey],
+    window: Window = "steps",
+    file_indices: Sequence[int] = (),
+    *,
+    with_rates: bool = True,
+) -> Agreement:
     """Aligns clocks, steps, groups and waits of all ranks. `window`: book the steps, or the whole recording (`all`);
-    `file_indices`: the index of each rank's file among all files, if some of them could not be read. Raises `BadInput`
-    for ranks of different jobs."""
+    `file_indices`: the index of each rank's file among all files, if some of them could not be read; `with_rates`:
+    measure bandwidths and traffic. Raises `BadInput` for ranks of different jobs."""
     ranks = _assign_ranks([survey.facts for survey in surveys], file_indices)
     order = sorted(range(len(ranks)), key=ranks.__getitem__)
     # Each rank only knows its own groups; whether the world is the only group takes all ranks.
@@ -155,8 +161,8 @@ def align_ranks(surveys: Sequence[Survey], window: Window = "steps", file_indice
         alignment=agreed,
         shares=rank_agreements,
         met=collectives,
-        bandwidths=tuple(measure_bandwidths(surveys, aligned)),
-        traffic=tuple(measure_traffic(surveys, aligned)),
+        bandwidths=tuple(measure_bandwidths(surveys, aligned)) if with_rates else (),
+        traffic=tuple(measure_traffic(surveys, aligned)) if with_rates else (),
     )
 
 

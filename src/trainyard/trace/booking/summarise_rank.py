@@ -91,4 +91,4 @@ def group_short(begin: I64, end: I64, shortest_ns: int) -> I64:
         return np.arange(len(begin))
     interval, is_long = begin // shortest_ns, end - begin >= shortest_ns
     is_separate = (interval[1:] != interval[:-1]) | is_long[1:] | is_long[:-1]
-    return np.flatnonzero(np.append(True, is_separate))
+    return np.flatnonzero(np.append(True, is_separate)[: len(begin)])

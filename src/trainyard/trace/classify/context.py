@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from array import array
 from ctypes import CDLL, byref
+from functools import lru_cache
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -75,7 +76,7 @@ def build_context(events: Events) -> Context:
     """Determines the phase, module, op class and cause of each host row."""
     host = events.host
     names = events.names
-    causes = sorted({cause for name in names if (cause := host_cause(name))})
+    causes = tuple(sorted({cause for name in names if (cause := host_cause(name))}))
     facts_by_name = [_name_facts(name, causes, events.mark) for name in names]
     knows_autograd = bool((host.seq >= 0).any())
     # The compiled version, if it was built, and the Python version give the same result.
@@ -92,7 +93,7 @@ def build_context(events: Events) -> Context:
         evaluated=rows_of_evaluations(host, evaluations),
     )
     phase[phase < 0] = _OTHER
-    cause, all_causes = mark_first_use(events, cause, tuple(causes))
+    cause, all_causes = mark_first_use(events, cause, causes)
     return Context(
         phase=phase,
         module=module,
@@ -187,7 +188,8 @@ def _inherit_fast(
     return phase, module, op_class, cause
 
 
-def _name_facts(name: str, causes: list[str], mark: str) -> _NameFacts:
+@lru_cache(maxsize=65536)
+def _name_facts(name: str, causes: tuple[str, ...], mark: str) -> _NameFacts:
     """What a span's name alone shows: (phase that an annotation of this name sets, is autograd engine, is module, op
     class, cause), each an index as in `Context`, -1 for none.
 

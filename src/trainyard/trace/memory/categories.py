@@ -30,9 +30,9 @@ from trainyard.trace.memory.replay_allocations import Lives
 from trainyard.trace.memory.snapshot import Frame
 
 KINDS = tuple(words.MEMORY)
-_FORWARD, _BACKWARD, _OPTIMIZER, _INIT, _OTHER = range(5)
-"""Phases of a step, from an allocation's stack; _OTHER does not end a phase."""
-_KIND_IF_KEPT = {_FORWARD: "activation", _BACKWARD: "gradient", _OPTIMIZER: "optimizer_state", _INIT: "parameter"}
+FORWARD, BACKWARD, OPTIMIZER, INIT, OTHER = range(5)
+"""Phases of a step, from an allocation's stack; OTHER does not end a phase."""
+_KIND_IF_KEPT = {FORWARD: "activation", BACKWARD: "gradient", OPTIMIZER: "optimizer_state", INIT: "parameter"}
 _SYNONYMS = {"autograd_detail": "temporary"}
 
 # (file, name) patterns: the innermost frame that matches any of them decides, by the first pattern that matches it.
@@ -82,69 +82,77 @@ def categorize(
     phase_and_kind_by_stack = [phase_and_kind(stack) for stack in stacks]
     if has_only_python_frames(stacks):
         # The autograd engine's threads run no Python: if only Python frames were recorded, their stacks are empty.
-        phase_and_kind_by_stack[0] = (_BACKWARD, "")
+        phase_and_kind_by_stack[0] = (BACKWARD, "")
     kind_number = {kind: index for index, kind in enumerate(KINDS)}
     kind_by_label = [kind_number.get(_SYNONYMS.get(label, label), -1) for label in labels]
     # From here on arrays have an element for each allocation.
     phase = np.array([phase for phase, _ in phase_and_kind_by_stack], np.int64)[lives.stack]
-    phase[(lives.start < 0) & (lives.stack == 0)] = _OTHER  # from before the trace, without a stack
-    # An allocation that is alive at the end of the trace is long-lived, whichever phase the trace ended in.
-    is_freed_in_phase = (lives.stop < _phase_ends(lives, event_count, phase)) & (lives.stop < event_count)
-    kind_if_kept = np.array([kind_number[_KIND_IF_KEPT.get(index, "unknown")] for index in range(5)])[phase]
-    category = np.where(is_freed_in_phase & (phase != _OTHER), kind_number["temporary"], kind_if_kept)
+    phase[(lives.start < 0) & (lives.stack == 0)] = OTHER  # from before the trace, without a stack
+    category = categorize_by_lifetime(lives.start, lives.stop, event_count, phase)
     # The stack decides over the lifetime, and a label over both; -1: it does not decide.
     kind_from_stack = np.array([kind_number.get(kind, -1) for _, kind in phase_and_kind_by_stack])[lives.stack]
     category = np.where(kind_from_stack >= 0, kind_from_stack, category)
     kind_from_label = np.array(kind_by_label)[lives.label]
     category = np.where(kind_from_label >= 0, kind_from_label, category).astype(np.int8)
-    return Categories(category, phase == _BACKWARD)
+    return Categories(category, phase == BACKWARD)
 
 
-def _phase_ends(lives: Lives, event_count: int, phase: NDArray[np.int64]) -> NDArray[np.int64]:
+def categorize_by_lifetime(
+    start: NDArray[np.int64], stop: NDArray[np.int64], event_count: int, phase: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The category of each allocation, by its phase and by whether it outlives that phase. `start`, `stop`: numbers of
+    events, as in `Lives`; `phase`: `FORWARD` to `OTHER`."""
+    kind_if_kept = np.array([KINDS.index(_KIND_IF_KEPT.get(index, "unknown")) for index in range(5)])[phase]
+    # An allocation that is alive at the end of the trace is long-lived, whichever phase the trace ended in.
+    is_freed_in_phase = (stop < _phase_ends(start, event_count, phase)) & (stop < event_count)
+    return np.where(is_freed_in_phase & (phase != OTHER), KINDS.index("temporary"), kind_if_kept)
+
+
+def _phase_ends(start: NDArray[np.int64], event_count: int, phase: NDArray[np.int64]) -> NDArray[np.int64]:
     """For each allocation the number of the first later event at which the phase changes, by the phases of the
-    allocations; `event_count` if it does not. `phase`: the phase of each allocation; `_OTHER` changes nothing."""
+    allocations; `event_count` if it does not. `start`, `phase`: of each allocation; `OTHER` changes nothing."""
     # Rows of allocations with a phase, in order of time; then those that begin another phase.
-    phased = np.flatnonzero((phase != _OTHER) & (lives.start >= 0))
-    phased = phased[np.argsort(lives.start[phased], kind="stable")]
+    phased = np.flatnonzero((phase != OTHER) & (start >= 0))
+    phased = phased[np.argsort(start[phased], kind="stable")]
     phase_starts = phased[np.flatnonzero(np.diff(phase[phased])) + 1]
-    end_events = np.append(lives.start[phase_starts], event_count)
-    return end_events[np.searchsorted(end_events[:-1], lives.start, side="right")]
+    end_events = np.append(start[phase_starts], event_count)
+    return end_events[np.searchsorted(end_events[:-1], start, side="right")]
 
 
 def phase_and_kind(stack: tuple[Frame, ...]) -> tuple[int, str]:
     """(Phase of a step that a stack belongs to, category of its allocations). The stack's innermost frame is first; the
     category is empty if the lifetime decides it. A frame that decides the category counts only if no frame inside it
     belongs to a phase."""
-    phase, kind, innermost_phase = _OTHER, "", _OTHER
+    phase, kind, innermost_phase = OTHER, "", OTHER
     for frame in stack:
         phase_or_kind = _classify_frame(frame)
         if isinstance(phase_or_kind, str):
-            kind = kind or (phase_or_kind if innermost_phase == _OTHER else "")
-        elif phase_or_kind != _OTHER:
-            innermost_phase = phase_or_kind if innermost_phase == _OTHER else innermost_phase
+            kind = kind or (phase_or_kind if innermost_phase == OTHER else "")
+        elif phase_or_kind != OTHER:
+            innermost_phase = phase_or_kind if innermost_phase == OTHER else innermost_phase
             # Recomputation runs a forward pass under the engine, and an optimizer may call modules: the outer decides.
-            phase = phase_or_kind if phase == _OTHER or phase_or_kind in (_BACKWARD, _OPTIMIZER) else phase
-    if innermost_phase == _FORWARD and phase == _BACKWARD:  # recomputation
+            phase = phase_or_kind if phase == OTHER or phase_or_kind in (BACKWARD, OPTIMIZER) else phase
+    if innermost_phase == FORWARD and phase == BACKWARD:  # recomputation
         kind = kind or "activation"
     return phase, kind
 
 
 def _classify_frame(frame: Frame) -> int | str:
-    """The category that a frame decides, as text; else the phase of a step that it belongs to, `_OTHER` for none."""
+    """The category that a frame decides, as text; else the phase of a step that it belongs to, `OTHER` for none."""
     file, _, name = frame
     if _COMM_PATTERNS[0].search(file) or _COMM_PATTERNS[1].search(name):
         return "communication"
     if _DATA_FILE.search(file):
         return "input"
     if _ENGINE_NAME.search(name) or (_RECOMPUTE_PATTERNS[0].search(file) and _RECOMPUTE_PATTERNS[1].search(name)):
-        return _BACKWARD
+        return BACKWARD
     if _OPTIMIZER_PATTERNS[0].search(file) and _OPTIMIZER_PATTERNS[1].search(name):
-        return _OPTIMIZER
+        return OPTIMIZER
     if (_CONSTRUCTION_PATTERNS[0].search(file) and _CONSTRUCTION_PATTERNS[1].search(name)) or (
         name == "__init__" and "torch/nn/modules/" in file
     ):
-        return _INIT
-    return _FORWARD if file.endswith("torch/nn/functional.py") or _FORWARD_NAME.search(name) else _OTHER
+        return INIT
+    return FORWARD if file.endswith("torch/nn/functional.py") or _FORWARD_NAME.search(name) else OTHER
 
 
 def has_only_python_frames(stacks: Sequence[tuple[Frame, ...]]) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.errors import BadFile
-from trainyard.events import DRAWN, PYTHON, Events, HostSpans
+from trainyard.events import DRAWN, PYTHON, Events, HostSpans, MemoryEvents
 from trainyard.formats.protobuf import LENGTH, int_field, message_field, varint
 from trainyard.redact import redact
 
@@ -116,6 +116,7 @@ def _find_problem(events: Events) -> str:
     return (
         _find_nesting_problem(events.host)
         or _find_time_problem(events)
+        or (_find_memory_problem(events.memory) if events.memory else "")
         or ("" if len(work) or rows else "it has no rows")
     )
 
@@ -129,6 +130,16 @@ def _find_nesting_problem(host: HostSpans) -> str:
     if (host.stop[child] > host.stop[parent]).any() or (host.thread[child] != host.thread[parent]).any():
         return "host.parent does not enclose its children"
     return ""
+
+
+def _find_memory_problem(memory: MemoryEvents) -> str:
+    """The problem with the columns of allocations and frees; empty if they can be used."""
+    columns = {name: getattr(memory, name) for name in memory.__struct_fields__}
+    if any(len(column) != len(memory) for column in columns.values()):
+        return "the columns of memory differ in length"
+    if len(memory) and (memory.time[0] < -_MAX_TIME_NS or memory.time[-1] > _MAX_TIME_NS or (memory.thread < 0).any()):
+        return f"memory has times beyond {_MAX_TIME_NS} ns, or threads below 0"
+    return "memory is not in order of time" if (np.diff(memory.time) < 0).any() else ""
 
 
 def _find_time_problem(events: Events) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.events import I32, I64
+from trainyard.events import I32, I64, HostSpans
 from trainyard.trace.readers.kineto.native import library
 
 _MAX_ROUNDING_NS = 2_000
@@ -110,3 +110,31 @@ def split_by_innermost(start: I64, stop: I64, parent: I32, rows: I64) -> tuple[I
     ):
         edges[positions], owner[positions] = times, owners
     return edges, owner
+
+
+class InnermostSpans(NamedTuple):
+    """A thread's innermost spans: from edges[i] on, span owner[i] is innermost, -1 for none."""
+
+    edges: I64
+    owner: I32
+
+    def edges_in(self, start: I64, stop: I64) -> int:
+        """The total number of edges strictly inside the stretches [start, stop), ns."""
+        return int((np.searchsorted(self.edges, stop, "left") - np.searchsorted(self.edges, start, "right")).sum())
+
+    def between(self, first: int, last: int) -> I64:
+        """The edges (ns) from `first` to `last`, both included."""
+        return self.edges[np.searchsorted(self.edges, first, "left") : np.searchsorted(self.edges, last, "right")]
+
+    def at(self, time: I64) -> I32:
+        """The host row of the innermost span at each time (ns); -1 if no span is open."""
+        if not len(self.edges):
+            return np.full(len(time), -1, np.int32)
+        index = np.searchsorted(self.edges, time, "right") - 1
+        return np.where(index >= 0, self.owner[np.maximum(index, 0)], -1).astype(np.int32)
+
+
+def innermost_spans(host: HostSpans, thread: int) -> InnermostSpans:
+    """The innermost spans of a thread, given by its number in `host.thread`."""
+    rows = np.flatnonzero(host.thread == thread)
+    return InnermostSpans(*split_by_innermost(host.start, host.stop, host.parent, rows))

@@ -137,8 +137,11 @@ class Supposed:
     def _scale_lengths(self, supposition: Supposition, rows: Mask) -> None:
         """Multiplies the length of the ops `rows` (a mask) by the share of the time that remains, rounded down."""
         remaining, total = supposition.share.as_integer_ratio()
-        length = self.length.copy()
-        length[rows] = [ns * remaining // total for ns in self.length[rows].tolist()]
+        length, measured_ns = self.length.copy(), self.length[rows]
+        if int(measured_ns.max(initial=0)) * remaining <= np.iinfo(np.int64).max:
+            length[rows] = measured_ns * remaining // total
+        else:
+            length[rows] = [ns * remaining // total for ns in measured_ns.tolist()]
         self._set_lengths(length)
 
     def _set_lengths(self, length: I64) -> None:

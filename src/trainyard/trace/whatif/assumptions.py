@@ -22,8 +22,9 @@ _ASSUMPTIONS = {
     MEMORY: "Pointwise ops, norms, reductions, embeddings, softmax, the optimizer, and copies within a device take "
     "their measured time divided by the factor; matrix products, convolutions and attention do not change.",
     NO_STRAGGLERS: "Every op takes, on every rank, its mean time on the ranks that are not late, and all ranks begin "
-    "when the median rank began.",
-    TYPICAL: "Every op of this rank takes its mean time on the other ranks.",
+    "when the median rank began. Ranks that are late in turn no longer wait for each other either.",
+    TYPICAL: "Every op of this rank takes its mean time on the other ranks, and it begins no later than the median of "
+    "them. The other ranks keep their times, so they may wait for the next one.",
     PERFECT_OVERLAP: "Nothing in a step waits for communication except its last computation, and concurrent "
     "communication does not slow the computation.",
     OVERLAP: "Nothing in a step waits for this communication except the last computation, and it does not slow "

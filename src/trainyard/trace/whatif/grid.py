@@ -13,11 +13,18 @@ from typing import Literal, NamedTuple
 from trainyard.change import Change
 from trainyard.errors import BadInput
 from trainyard.ledger import Account
-from trainyard.trace.flops.op_costs import TIMES_ONLY
 from trainyard.trace.measured_trace import MeasuredTrace
-from trainyard.trace.whatif.changes import MEMORY, NETWORK, NO_LAUNCH_GAPS, NO_STRAGGLERS, PERFECT_OVERLAP
+from trainyard.trace.whatif.changes import (
+    MEMORY,
+    NETWORK,
+    NO_LAUNCH_GAPS,
+    NO_STRAGGLERS,
+    PERFECT_OVERLAP,
+    RANK_PREFIX,
+    TYPICAL,
+)
 from trainyard.trace.whatif.replay import Recovery, Replay, Times
-from trainyard.trace.whatif.what_if import book_replay
+from trainyard.trace.whatif.what_if import book_mean
 
 Extent = Literal["short", "full"]
 """`short`: a few points of a small trace, few of them with a ledger; `full`: every combination of settings with its
@@ -35,23 +42,28 @@ class _Limit(NamedTuple):
     ledgers: int
 
 
-_LIMITS = (_Limit(rows=60_000, points=10, ledgers=3), _Limit(rows=400_000, points=6, ledgers=0))
+_LIMITS = (_Limit(rows=60_000, points=10, ledgers=2), _Limit(rows=400_000, points=6, ledgers=0))
 
 
 class Lever(NamedTuple):
     """A change with settings. `key`: its target; `speeds`: the factor of each setting, 1 for the measured step, which
-    comes first; a lever without a factor has the settings off (1) and on (0). `unavailable`: why the trace does not
-    support it, empty if it does."""
+    comes first; a lever without a factor has the settings off (1) and on (0). `value`: of its target when on, if that
+    takes one. `unavailable`: why the trace does not support it, empty if it does. `includes`: the key of a lever whose
+    change is a part of this one, so that they are not combined."""
 
     key: str
     speeds: tuple[int, ...]
+    value: str = ""
     unavailable: str = ""
+    includes: str = ""
 
     def change(self, setting: int) -> str:
         """The change of a setting as text, empty for the measured step."""
         if not setting:
             return ""
-        return f"{self.key}={self.speeds[setting]}x" if self.speeds[setting] else self.key
+        if self.speeds[setting]:
+            return f"{self.key}={self.speeds[setting]}x"
+        return f"{self.key}={self.value}" if self.value else self.key
 
 
 class GridPoint(NamedTuple):
@@ -84,37 +96,57 @@ LEVERS = (
     Lever(MEMORY, (1, 2, 4)),
     Lever(_MATMUL, (1, 2, 4)),
 )
-_OVERLAP, _NETWORK = 2, 3
-"""Indices into `LEVERS`."""
 _FIRST_POINTS: tuple[dict[str, int], ...] = (
-    *({lever.key: 1} for lever in LEVERS),
     *({key: 2} for key in (NETWORK, MEMORY, _MATMUL)),
     {MEMORY: 1, _MATMUL: 1},
     {NO_STRAGGLERS: 1, PERFECT_OVERLAP: 1},
     {NETWORK: 1, MEMORY: 1, _MATMUL: 1},
 )
-"""The settings that a short grid has first; the others follow by the number of changes."""
+"""The settings that a short grid has after the first setting of each lever; the others follow by the number of
+changes."""
 
 
-def replay_grid(measured: MeasuredTrace, extent: Extent) -> Grid:
-    """Replays a measured trace with the changes of each grid point.
+def list_levers(late_rank: int | None) -> tuple[Lever, ...]:
+    """The levers of a trace. `late_rank`: the rank for which the others wait most, which has a lever of its own; None
+    if there is no such rank."""
+    if late_rank is None:
+        return LEVERS
+    late = Lever(f"{RANK_PREFIX}{late_rank}", (1, 0), value=TYPICAL)
+    return (late, *(lever._replace(includes=late.key) if lever.key == NO_STRAGGLERS else lever for lever in LEVERS))
 
-    Unless `extent` is `full`, nothing is replayed of traces with more events than the last of `_LIMITS`: a replay has
-    all events in memory.
-    """
+
+def count_events(measured: MeasuredTrace) -> int:
+    """The number of events of all ranks, estimated from the first rank."""
     events = measured.ranks[0].events
-    rows = (len(events.work) + len(events.host)) * len(measured.ranks)  # estimated from the first rank
-    limit = next((limit for limit in _LIMITS if rows <= limit.rows), _Limit(rows, points=0, ledgers=0))
-    if extent == "short" and not limit.points:
-        return Grid(LEVERS, (), 0, f"The trace has about {rows:,} events; up to {_LIMITS[-1].rows:,} are replayed.")
+    return (len(events.work) + len(events.host)) * len(measured.ranks)
+
+
+def is_replayed(measured: MeasuredTrace, extent: Extent) -> bool:
+    """Whether `replay_grid` replays the trace: a replay has all events in memory, so a `short` grid of a large trace
+    has no points."""
+    return extent == "full" or count_events(measured) <= _LIMITS[-1].rows
+
+
+def replay_grid(
+    measured: MeasuredTrace, extent: Extent, late_rank: int | None = None, replay: Replay | None = None
+) -> Grid:
+    """Replays a measured trace with the changes of each grid point, unless it is too large (`is_replayed`).
+
+    `late_rank`: as in `list_levers`; `replay`: of `measured`, if it was built before.
+    """
+    wanted, rows = list_levers(late_rank), count_events(measured)
+    if not is_replayed(measured, extent):
+        return Grid(wanted, (), 0, f"The trace has about {rows:,} events; up to {_LIMITS[-1].rows:,} are replayed.")
     if not measured.mean.wall_ns:
-        return Grid(LEVERS, (), 0, "The trace has no time to replay.")
-    replay = Replay(measured)
-    levers, replayed = _replay_levers(replay)
+        return Grid(wanted, (), 0, "The trace has no time to replay.")
+    limit = next((limit for limit in _LIMITS if rows <= limit.rows), _LIMITS[-1])
+    replay = replay or Replay(measured)
+    levers, replayed = _replay_levers(replay, wanted)
     combinations = _list_settings(levers)
+    point_count = len(combinations) if extent == "full" else limit.points + len(levers) - len(LEVERS)
     steps = (
-        replayed.pop(settings, None) or _replay_step(replay, settings)
-        for settings in (combinations if extent == "full" else combinations[: limit.points])
+        replayed.pop(settings, None) or _replay_step(replay, levers, settings)
+        for settings in combinations[:point_count]
     )
     if extent == "full":
         points = [_with_ledger(replay, *step) for step in steps]
@@ -125,19 +157,21 @@ def replay_grid(measured: MeasuredTrace, extent: Extent) -> Grid:
     return Grid(levers, tuple(points), len(combinations))
 
 
-def _replay_levers(replay: Replay) -> tuple[tuple[Lever, ...], dict[tuple[int, ...], tuple[GridPoint, Times]]]:
+def _replay_levers(
+    replay: Replay, wanted: Sequence[Lever]
+) -> tuple[tuple[Lever, ...], dict[tuple[int, ...], tuple[GridPoint, Times]]]:
     """The levers, unavailable if the trace does not support their change, and the replayed first setting of each."""
-    levers = list(LEVERS)
+    unavailable: dict[str, str] = {}
     steps: dict[tuple[int, ...], tuple[GridPoint, Times]] = {}
-    for index, lever in enumerate(LEVERS):
-        settings = tuple(int(position == index) for position in range(len(LEVERS)))
+    for index, lever in enumerate(wanted):
+        settings = tuple(int(position == index) for position in range(len(wanted)))
         try:
-            steps[settings] = _replay_step(replay, settings)
+            steps[settings] = _replay_step(replay, wanted, settings)
         except BadInput as error:
-            levers[index] = lever._replace(unavailable=_reason(error))
-    if levers[_NETWORK].unavailable:  # without transfers, nothing overlaps
-        levers[_OVERLAP] = levers[_OVERLAP]._replace(unavailable=levers[_NETWORK].unavailable)
-    return tuple(levers), steps
+            unavailable[lever.key] = _reason(error)
+    if NETWORK in unavailable:  # without transfers, nothing overlaps
+        unavailable[PERFECT_OVERLAP] = unavailable[NETWORK]
+    return tuple(lever._replace(unavailable=unavailable.get(lever.key, "")) for lever in wanted), steps
 
 
 def _reason(error: BadInput) -> str:
@@ -147,10 +181,12 @@ def _reason(error: BadInput) -> str:
 
 
 def _list_settings(levers: Sequence[Lever]) -> list[tuple[int, ...]]:
-    """All combinations of settings except the measured one: those of `_FIRST_POINTS`, then by number of changes."""
+    """All combinations of settings except the measured one: single levers, then those of `_FIRST_POINTS`, then by
+    number of changes."""
     choices = [range(1 if lever.unavailable else len(lever.speeds)) for lever in levers]
-    combinations = [settings for settings in product(*choices) if any(settings)]
-    first = [tuple(point.get(lever.key, 0) for lever in levers) for point in _FIRST_POINTS]
+    combinations = [settings for settings in product(*choices) if any(settings) and not _is_twice(levers, settings)]
+    points = (*({lever.key: 1} for lever in levers), *_FIRST_POINTS)
+    first = [tuple(point.get(lever.key, 0) for lever in levers) for point in points]
     preference = {settings: position for position, settings in enumerate(first)}
     return sorted(
         combinations,
@@ -158,10 +194,16 @@ def _list_settings(levers: Sequence[Lever]) -> list[tuple[int, ...]]:
     )
 
 
-def _replay_step(replay: Replay, settings: tuple[int, ...]) -> tuple[GridPoint, Times]:
+def _is_twice(levers: Sequence[Lever], settings: tuple[int, ...]) -> bool:
+    """Whether the settings have a lever together with one whose change is a part of its own."""
+    on = {lever.key for lever, setting in zip(levers, settings) if setting}
+    return any(lever.key in on and lever.includes in on for lever in levers)
+
+
+def _replay_step(replay: Replay, levers: Sequence[Lever], settings: tuple[int, ...]) -> tuple[GridPoint, Times]:
     """The point of a combination of settings without its ledger, and its replayed times. Raises `BadInput` for a change
     that the trace does not support."""
-    changes = tuple(lever.change(setting) for lever, setting in zip(LEVERS, settings) if setting)
+    changes = tuple(lever.change(setting) for lever, setting in zip(levers, settings) if setting)
     times = replay.times([Change(text=change) for change in changes])
     recovery = replay.recovery(times)
     return GridPoint(settings, changes, replay.measured.mean.wall_ns - recovery.ns, recovery), times
@@ -169,4 +211,4 @@ def _replay_step(replay: Replay, settings: tuple[int, ...]) -> tuple[GridPoint, 
 
 def _with_ledger(replay: Replay, point: GridPoint, times: Times) -> GridPoint:
     """The point with its ledger. `times`: replayed with its changes."""
-    return point._replace(accounts=book_replay(replay, times, TIMES_ONLY).mean.by_account())
+    return point._replace(accounts=book_mean(replay, times))

@@ -20,6 +20,7 @@ from trainyard.ledger import WINDOW
 from trainyard.machine import Device
 from trainyard.stats import student_t
 from trainyard.trace.align.steps import StepPart, select_averaged
+from trainyard.trace.booking.book_rank import ClassifiedRank, RankTrace
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.apply_change import Supposed
 from trainyard.trace.whatif.dependencies import build_profile, whole_intervals
@@ -50,15 +51,26 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay:
-    """The dependency graph of a measured trace. All ranks are loaded."""
+    """The dependency graph of a measured trace. Its first use loads all ranks and builds the graph, once."""
 
     def __init__(self, measured: MeasuredTrace) -> None:
-        """`measured`: its ranks are loaded here, once."""
         self.measured = measured
-        self.ranks = tuple(measured.ranks)
         self.aligned = measured.alignment.aligned != "no"
-        self.is_whole_window = all(part.label == WINDOW for rank in self.ranks for part in rank.parts)
-        self._intervals = tuple(whole_intervals(rank) for rank in self.ranks)
+
+    @cached_property
+    def ranks(self) -> tuple[RankTrace, ...]:
+        """All ranks of the trace."""
+        return tuple(self.measured.ranks)
+
+    @cached_property
+    def is_whole_window(self) -> bool:
+        """Whether the recording was booked as one part, without steps."""
+        return all(part.label == WINDOW for rank in self.ranks for part in rank.parts)
+
+    @cached_property
+    def _intervals(self) -> tuple[ClassifiedRank, ...]:
+        """The intervals of each rank as recorded."""
+        return tuple(whole_intervals(rank) for rank in self.ranks)
 
     @cached_property
     def profile(self) -> Profile:
@@ -77,16 +89,21 @@ class Replay:
         """The events of each rank as they would have been recorded."""
         return [replay_events(rank.events, index, self.profile, *times) for index, rank in enumerate(self.ranks)]
 
-    def recovery(self, times: Times) -> Recovery:
-        """By how much the mean step is shorter in the replay than measured, over the ranks that the mean covers.
+    def recovery(self, times: Times, since: Times | None = None) -> Recovery:
+        """By how much the mean step is shorter in a replay than measured, over the ranks that the mean covers.
 
-        `times`: as from `times`.
+        `times`: as from `times`; `since`: those of a replay that is compared with instead of the measured steps.
         """
-        parts = replay_parts(
-            self._intervals, self.profile, *times, shared=self.aligned, is_whole_window=self.is_whole_window
-        )
-        counted = self.measured.comparable_indices
-        return compare_steps([self.ranks[index].parts for index in counted], [parts[index] for index in counted])
+        return compare_steps(self._counted_parts(since), self._counted_parts(times))
+
+    def _counted_parts(self, times: Times | None) -> list[Sequence[StepPart]]:
+        """The parts of each rank that the mean covers, in a replay or, for None, as measured."""
+        parts: Sequence[Sequence[StepPart]] = [rank.parts for rank in self.ranks]
+        if times is not None:
+            parts = replay_parts(
+                self._intervals, self.profile, *times, shared=self.aligned, is_whole_window=self.is_whole_window
+            )
+        return [parts[index] for index in self.measured.comparable_indices]
 
 
 def compare_steps(before: Sequence[Sequence[StepPart]], after: Sequence[Sequence[StepPart]]) -> Recovery:

@@ -43,15 +43,15 @@ def replay_events(events: Events, rank_index: int, profile: Profile, start: I64,
 
 
 def replay_marks(events: Events, clock: ReplayClock) -> Events:
-    """The events with their marks and the span of the recording at replayed times, without sampled stacks; host spans
-    and work keep their times."""
+    """The events with their marks and the span of the recording at replayed times, without sampled stacks and
+    allocations; host spans and work keep their times."""
     recorded = [*events.span, *(ns for mark in events.marks for ns in (mark.start, mark.stop))]
     first, last, *bounds = clock.at(np.array(recorded, np.int64)).tolist()
     marks = tuple(
         msgspec.structs.replace(mark, start=start, stop=stop)
         for mark, start, stop in zip(events.marks, bounds[::2], bounds[1::2], strict=True)
     )
-    return msgspec.structs.replace(events, marks=marks, device_marks=(), span=(first, last), stacks=None)
+    return msgspec.structs.replace(events, marks=marks, device_marks=(), span=(first, last), stacks=None, memory=None)
 
 
 class ReplayClock:

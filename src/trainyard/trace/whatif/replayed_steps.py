@@ -54,7 +54,9 @@ def _replay_rank(
     events = replay_marks(events, clock)
     if len(events.work):
         begin, end = profile.begin[rank_index], profile.end[rank_index]
-        launcher = np.unique(classified.launcher[classified.launcher >= 0])
+        is_launcher = np.zeros(len(events.host) + 1, bool)  # the last element is for launches that are not in the file
+        is_launcher[classified.launcher] = True
+        launcher = np.flatnonzero(is_launcher[:-1])
         host_start = np.zeros(len(events.host), np.int64)
         host_start[launcher] = clock.at(events.host.start[launcher])
         work_start, work_stop = start[begin], stop[end]

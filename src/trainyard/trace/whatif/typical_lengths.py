@@ -99,8 +99,18 @@ def _ordinals(first_ops: I64, ops: Ops) -> I64:
 
 def _number_rows(*columns: NDArray) -> I64:
     """Numbers the distinct rows of the columns from 0: the number of each row, equal for equal rows."""
-    order = np.lexsort(columns)
-    differs = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)  # from the row before, in order
-    numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.concatenate([[0], np.cumsum(differs)])
+    numbers = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        lowest = int(column.min())
+        numbers = _number_values(numbers * (int(column.max()) - lowest + 1) + column - lowest)
     return numbers
+
+
+def _number_values(values: NDArray) -> I64:
+    """Numbers the distinct values, which are not negative, from 0: the number of each."""
+    largest = int(values.max())
+    if largest > 8 * len(values):
+        return np.unique(values, return_inverse=True)[1]
+    is_present = np.zeros(largest + 1, bool)
+    is_present[values] = True
+    return (np.cumsum(is_present) - 1)[values]

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import msgspec
 
 from trainyard.change import Change
-from trainyard.ledger import AccountChange, Ledger, diff
+from trainyard.events import Events
+from trainyard.ledger import Account, AccountChange, Ledger, diff
 from trainyard.machine import Device
 from trainyard.trace.align.alignment import Aligned
-from trainyard.trace.flops.op_costs import Formulas
-from trainyard.trace.measure import measure
+from trainyard.trace.align.cross_rank import Window
+from trainyard.trace.measure import measure, measure_mean
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.whatif.replay import Recovery, Replay, Times
 
@@ -49,23 +50,37 @@ def what_if(
     supposed = tuple(Change(text=change) if isinstance(change, str) else change for change in changes)
     replay = replay or Replay(measured)
     times = replay.times(supposed, device)
-    predicted = book_replay(replay, times, measured.formulas)
+    predicted = book_replay(replay, times)
     texts = tuple(change.text for change in supposed)
     return Prediction(texts, predicted, diff(measured.mean, predicted.mean), replay.recovery(times))
 
 
-def book_replay(replay: Replay, times: Times, formulas: Formulas) -> MeasuredTrace:
-    """Books the events at replayed times like measured ones, with ledgers marked as predicted. `formulas`: of the FLOPs
-    and bytes of ops."""
-    measured = replay.measured
-    events = replay.events(times)
-    if replay.aligned:  # already aligned: do not solve for clocks again
-        events = [msgspec.structs.replace(rank_events, host_name=_ONE_CLOCK) for rank_events in events]
-    window = "all" if replay.is_whole_window else "steps"
-    predicted_trace = measure(events, window, measured.mean.source, events[0].axis, formulas=formulas)
+def book_replay(replay: Replay, times: Times) -> MeasuredTrace:
+    """Books the events at replayed times like measured ones, with ledgers marked as predicted."""
+    measured, events = replay.measured, _events_on_one_clock(replay, times)
+    predicted_trace = measure(events, _window(replay), measured.mean.source, events[0].axis, formulas=measured.formulas)
     return _as_prediction(predicted_trace, measured.alignment.aligned)._replace(
         unread=measured.unread, read_files=measured.read_files
     )
+
+
+def book_mean(replay: Replay, times: Times) -> dict[Account, int]:
+    """ns in each account of the mean ledger that `book_replay` gives, without the ledgers of single ranks."""
+    events = _events_on_one_clock(replay, times)
+    return measure_mean(events, _window(replay), events[0].axis).by_account()
+
+
+def _events_on_one_clock(replay: Replay, times: Times) -> list[Events]:
+    """The replayed events of each rank. Ranks whose clocks are aligned state one host, so that booking does not solve
+    for their clocks again."""
+    events = replay.events(times)
+    if not replay.aligned:
+        return events
+    return [msgspec.structs.replace(rank_events, host_name=_ONE_CLOCK) for rank_events in events]
+
+
+def _window(replay: Replay) -> Window:
+    return "all" if replay.is_whole_window else "steps"
 
 
 def _as_prediction(would: MeasuredTrace, aligned: Aligned) -> MeasuredTrace:

@@ -124,10 +124,15 @@ class Decoder(nn.Module):
         for router in self.routers.values():
             router.load.running = None
 
-    def tokens_per_expert(self) -> Mapping[str, Sequence[int]]:
+    @property
+    def expert_count(self) -> int:
+        """Implements `ReportsCounts`."""
+        return sum(router.load.experts for router in self.routers.values())
+
+    def tokens_per_expert(self) -> Mapping[str, Tensor]:
         """Implements `ReportsCounts`: layer name to the tokens of each expert, over the last step's global batch."""
         loads = {layer: router.load.last for layer, router in self.routers.items()}
-        return {layer: last.tolist() for layer, last in loads.items() if last is not None}
+        return {layer: last for layer, last in loads.items() if last is not None}
 
 
 def _norm(model: Model) -> nn.Module:

@@ -59,6 +59,11 @@ class Meshes:
         return self.data[("dp_replicate", self.shard_name)]
 
     @property
+    def leads_stages(self) -> bool:
+        """Whether this rank is the first of those with the same pipeline stages."""
+        return not any(self.data.get_local_rank(axis) for axis in ("dp_replicate", self.shard_name, "tp"))
+
+    @property
     def shard_name(self) -> str:
         return "dp_shard_cp" if self.layout.cp > 1 else "dp_shard"
 

@@ -88,6 +88,11 @@ class ParallelModel:
         """Index of this rank's share of a step's samples."""
         return self.meshes.batch_rank if self.meshes is not None else 0
 
+    @property
+    def leads_stages(self) -> bool:
+        """Whether this rank is the first of those with the same pipeline stages."""
+        return self.meshes is None or self.meshes.leads_stages
+
     @cached_property
     def micro_batch_count(self) -> int:
         """Micro-batches per step of this rank."""

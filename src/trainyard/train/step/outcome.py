@@ -50,6 +50,14 @@ class NonFiniteTensor(NamedTuple):
         return f"{self.label} on rank {self.rank} ({self.count:,} of {self.size:,} values)"
 
 
+class ExpertCounts(Protocol):
+    """Tokens per expert of a step over all ranks; calling it may wait for the step's end."""
+
+    def __call__(self) -> Mapping[str, tuple[int, ...]]:
+        """Layer name -> tokens of each expert."""
+        ...
+
+
 class About(NamedTuple):
     """Facts about the training, as recorded in `run.local.rank_facts`."""
 
@@ -87,4 +95,19 @@ class Guarded(Training, Protocol):
     def find_non_finite(self, step: int) -> NonFiniteTensor | None:
         """The first non-finite tensor of the last step, `step`, which is computed again; the same on every rank, None
         if none is found. Collective."""
+        ...
+
+
+@runtime_checkable
+class CountsExperts(Training, Protocol):
+    """A `Training` of a model with experts, whose loads each step counts over the global batch."""
+
+    @property
+    def expert_count(self) -> int:
+        """Experts of all layers that this rank reports: those of its pipeline stages, 0 if another rank with the same
+        stages does."""
+        ...
+
+    def expert_counts(self) -> ExpertCounts | None:
+        """Launches the copy of the last step's tokens per expert to the host; None before the first step."""
         ...

@@ -21,6 +21,7 @@ from trainyard.train.parallel.parallelize import ParallelModel
 from trainyard.train.process_group import Ranks
 from trainyard.train.rules import device_rules
 from trainyard.train.step import gradient_clipping
+from trainyard.train.step.deferred_counts import DeferredCounts
 from trainyard.train.step.deferred_outcome import DeferredOutcome
 from trainyard.train.step.first_non_finite import first_non_finite
 from trainyard.train.step.loss_scaling import LossScaling
@@ -44,8 +45,8 @@ class Trainer:
         `defers_outcome`: whether the update depends on neither loss nor norm, so that the host does not wait for them.
         `initial`: digest of the initial weights, None if they are too large or unknown. `unshared`: the parameters that
         exist on this rank only. `auxiliary_losses`, `step_updates`: the submodules with an auxiliary loss, and those to
-        update after each step. Replaces `task.loss` by the scaled loss. Draws no weights in the context
-        `initial_weights.skipped`.
+        update after each step. `counters`: those whose tokens per expert this rank reports. Replaces `task.loss` by the
+        scaled loss. Draws no weights in the context `initial_weights.skipped`.
         """
         self.job = job
         self.ranks = ranks
@@ -68,6 +69,7 @@ class Trainer:
         # Cached: searching all modules in each step took 3 % of a small model's step time.
         self.unshared = initial_weights.unshared(self.parallel_model.modules)
         self.auxiliary_losses, self.step_updates = self._parts(HasAuxiliaryLoss), self._parts(UpdatesAfterStep)
+        self.counters = self._parts(ReportsCounts) if self.parallel_model.leads_stages else []
 
     def __call__(self, step: int) -> StepResult:
         """One step: forward, backward, clipping and update, skipped if the loss scale overflowed or the step has a
@@ -190,7 +192,9 @@ class Trainer:
         seed = self.job.recipe.seed
         parameters = initial_weights.count_parameters(self.parallel_model.modules, self.parallel_model.meshes)
         experts = {
-            name: tokens for part in self._parts(ReportsCounts) for name, tokens in part.tokens_per_expert().items()
+            name: counts.tolist()
+            for part in self._parts(ReportsCounts)
+            for name, counts in part.tokens_per_expert().items()
         }
         return About(
             text=self.samples.source,
@@ -200,6 +204,16 @@ class Trainer:
             model_flops=self.model_flops,
             experts=experts,
         )
+
+    @property
+    def expert_count(self) -> int:
+        """Implements `CountsExperts`."""
+        return sum(part.expert_count for part in self.counters)
+
+    def expert_counts(self) -> DeferredCounts | None:
+        """Implements `CountsExperts`."""
+        counts = {name: counts for part in self.counters for name, counts in part.tokens_per_expert().items()}
+        return DeferredCounts(counts) if counts else None
 
     # The state in a checkpoint: the protocols `Stateful` and `SkipsInitialWeights` of
     # train/checkpoint/training_state.py.

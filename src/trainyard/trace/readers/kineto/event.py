@@ -78,10 +78,23 @@ class DeviceArgs(msgspec.Struct, gc=False):
     rank: _Int = -1
 
 
+class MemoryArgs(msgspec.Struct, gc=False):
+    """The args of an allocation or a free that are read; a free has negative bytes."""
+
+    bytes: _Int = msgspec.field(name="Bytes", default=0)
+    address: _Int = msgspec.field(name="Addr", default=-1)
+    total: _Int = msgspec.field(name="Total Allocated", default=-1)
+    reserved: _Int = msgspec.field(name="Total Reserved", default=-1)
+    device: _Int = msgspec.field(name="Device Id", default=-1)
+    device_type: _Int = msgspec.field(name="Device Type", default=0)
+
+
 decode_events = msgspec.json.Decoder(list[ChromeEvent]).decode
 _decode_event = msgspec.json.Decoder(ChromeEvent).decode
-_decoders: dict[type, Any] = {kind: msgspec.json.Decoder(kind).decode for kind in (OpArgs, CallArgs, DeviceArgs)}
-_Args = TypeVar("_Args", OpArgs, CallArgs, DeviceArgs)
+_decoders: dict[type, Any] = {
+    kind: msgspec.json.Decoder(kind).decode for kind in (OpArgs, CallArgs, DeviceArgs, MemoryArgs)
+}
+_Args = TypeVar("_Args", OpArgs, CallArgs, DeviceArgs, MemoryArgs)
 _decode_any = msgspec.json.Decoder().decode
 UNREADABLE_EVENT = (*UNREADABLE, ValueError)
 
@@ -119,8 +132,8 @@ def read_event(text: bytes) -> ChromeEvent | None:
 
 
 def decode_all_args(raws: list[msgspec.Raw], args_type: type[_Args]) -> list[_Args]:
-    """Decodes the args of each event, given as raw JSON (empty if the event has none), as `OpArgs`, `CallArgs` or
-    `DeviceArgs`; a field of another type or beyond 64 bits keeps its default."""
+    """Decodes the args of each event, given as raw JSON (empty if the event has none), as `OpArgs`, `CallArgs`,
+    `DeviceArgs` or `MemoryArgs`; a field of another type or beyond 64 bits keeps its default."""
     decode = _decoders[args_type]
     try:
         return [decode(raw or b"{}") for raw in raws]

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from trainyard.errors import BadFile
-from trainyard.events import CALL, DRAWN, NOTE, OP, Events, OperandShape
+from trainyard.events import CALL, DRAWN, NOTE, OP, Events, MemoryEvents, OperandShape
 from trainyard.plugins import AS_WRITTEN, ReadOptions
 from trainyard.recorded_stacks import MODULE_PREFIX, STACKS_KEY
 from trainyard.redact import redact
@@ -95,6 +95,7 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
             lane=lane_index[tables.waits.lane], awaited_lane=lane_index[tables.waits.awaited_lane]
         ),
     )
+    memory = _sort_memory_events(tables.memory, header.base)
     separation = separate_ranks(tables, text.path)
     stacks = Stacks(None) if separation else read_stacks(walk.header.get(STACKS_KEY), tables.host, tables.names)
     facts = FileFacts(
@@ -113,7 +114,15 @@ def _read(text: UnpackedText, mark: str, groups: Mapping[str, Any] = _NO_GROUPS)
     )
     if separation is None:
         traces = assemble(facts, tables.host, tables.device, tables.waits, mark, is_whole_process=True)
-        return tuple(msgspec.structs.replace(events, stacks=stacks.samples) for events in traces)
+        return tuple(
+            msgspec.structs.replace(
+                events, stacks=stacks.samples, memory=_memory_of_rank(memory, events, is_only=len(traces) == 1)
+            )
+            for events in traces
+        )
+    if len(memory):
+        left_out = f"{len(memory):,} allocations and frees were left out: they are read from files of one rank only."
+        facts = facts._replace(notes=(*facts.notes, left_out))
     return _assemble_ranks(facts, separation, mark)
 
 
@@ -172,6 +181,26 @@ def _add_base_time(table: _Table, base_ns: int) -> _Table:
         for column in (table.start, table.stop):
             column += base_ns
     return table
+
+
+def _sort_memory_events(memory: MemoryEvents, base_ns: int) -> MemoryEvents:
+    """Allocations and frees by time, on the file's clock."""
+    memory = memory.only(np.argsort(memory.time, kind="stable"))
+    return msgspec.structs.replace(memory, time=memory.time + base_ns)
+
+
+def _memory_of_rank(memory: MemoryEvents, events: Events, is_only: bool) -> MemoryEvents | None:
+    """The allocations and frees on the device of a rank, or on the host if the rank has no device work; None without
+    any. Those of the device that has the most if `is_only`, the only rank of its file, since the numbers of devices in
+    memory events and in kernels may differ."""
+    device = -1
+    if len(events.work):
+        device = events.device_index
+        numbers, counts = np.unique(memory.device[memory.device >= 0], return_counts=True)
+        if is_only and len(numbers) and device not in numbers:
+            device = int(numbers[counts.argmax()])
+    own = memory.only(memory.device == device)
+    return own if len(own) else None
 
 
 def _no_events_error(text: UnpackedText, walk: Walk, dropped: int, category_notes: Sequence[str]) -> BadFile:

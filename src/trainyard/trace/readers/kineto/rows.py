@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.events import CALL, I8, I32, I64, KERNEL, NOTE, OP, Collective
+from trainyard.events import CALL, I8, I32, I64, KERNEL, NOTE, OP, Collective, MemoryEvents
 from trainyard.trace.readers.collectives import collective_from_args, names_collective
 from trainyard.trace.readers.kineto.categories import (
     FIRST_DEVICE_CODE,
@@ -30,6 +30,7 @@ from trainyard.trace.readers.kineto.event import (
     CallArgs,
     ChromeEvent,
     DeviceArgs,
+    MemoryArgs,
     OpArgs,
     decode_all_args,
     decode_args,
@@ -48,6 +49,9 @@ from trainyard.trace.readers.tables import (
 _ANNOTATIONS = ("Optimizer.", "enumerate(DataLoader)")
 """Beginnings of the names of annotations that old files record as ops."""
 _STREAM_WAIT = "Stream Wait Event"
+_MEMORY = "[memory]"
+"""Name of the instants at which memory is allocated or freed. `native/scan.c` leaves them to `Rows.add`."""
+_MAX_ALLOCATION_BYTES = 2**46
 _SPACE_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
 _BETWEEN_EVENTS = re.compile(rb"\}\s*,\s*\{")
 _CLOSING_BRACKET = ord("]")
@@ -59,6 +63,8 @@ _MAX_TIMESTAMP_NS = 2**61
 """73 years: a sum of two times still fits 64 bits."""
 _PROCESS_TEXTS = ("process_name", "process_labels")
 """Names of the metadata events that describe a process."""
+_MEMORY_DTYPES = (np.int64, np.int64, np.int64, np.int64, np.int64, np.int32, np.int32)
+"""Dtypes of the columns of `MemoryEvents`."""
 DEVICE_ROW_DTYPES, WAIT_ROW_DTYPES = (*DEVICE_DTYPES, np.int32, np.int32), (*WAIT_DTYPES, np.int32)
 """Dtypes of the columns that scanners fill: those of the tables, then the process and, of device rows, the category."""
 
@@ -85,11 +91,12 @@ class Origins(NamedTuple):
 
 class Tables(NamedTuple):
     """The tables of a document's events. `lanes` and `shapes` are raw JSON from the file; `dropped`: number of events
-    without a readable time."""
+    without a readable time; `memory`: in the file's order."""
 
     host: HostTable
     device: DeviceTable
     waits: StreamWaits
+    memory: MemoryEvents
     origins: Origins
     names: tuple[str, ...]
     lanes: tuple[bytes, ...]
@@ -111,11 +118,14 @@ class Rows:
         self._process_texts: dict[Pid, list[str]] = {}
         self._host, self._device = ColumnBuilder(HOST_DTYPES), ColumnBuilder(DEVICE_ROW_DTYPES)
         self._waits = ColumnBuilder(WAIT_ROW_DTYPES)
+        self._memory, self._memory_threads = ColumnBuilder(_MEMORY_DTYPES), TextIndex()
         self._batch_bytes = _MAX_BATCH_BYTES
         self._text_without_boundary = b""
         """The last text in which no event was followed by another, so that it is not searched again."""
         self._single_events: list[ChromeEvent] = []
         """Singly decoded events that are not in the tables yet: adding one row costs as much as adding many."""
+        self._single_memory: list[ChromeEvent] = []
+        """Those of them that are allocations or frees, whose order among other events does not matter."""
 
     def feed(self, text: bytes, at: int) -> tuple[int, StopReason]:
         """Reads the events of `text` from byte `at` on; returns the position after the last one and why the scan
@@ -143,6 +153,11 @@ class Rows:
     def add(self, event: ChromeEvent) -> None:
         """Adds an event that was decoded singly; it is in the tables once `tables` is called."""
         self.entries += 1
+        if _is_memory_event(event):
+            self._single_memory.append(event)
+            if len(self._single_memory) >= _MAX_SINGLE_EVENTS:
+                self._flush_memory()
+            return
         self._single_events.append(event)
         if len(self._single_events) >= _MAX_SINGLE_EVENTS:
             self._flush_single()
@@ -156,6 +171,7 @@ class Rows:
             host=HostTable._make([*self._host.columns(), self._host.collectives]),
             device=DeviceTable._make([*device, self._device.collectives]),
             waits=StreamWaits(*waits),
+            memory=self._memory_events(),
             origins=Origins(
                 device_process=device_process,
                 wait_process=wait_process,
@@ -192,13 +208,20 @@ class Rows:
         events, self._single_events = self._single_events, []
         self._add_events(events)
 
+    def _flush_memory(self) -> None:
+        events, self._single_memory = self._single_memory, []
+        self._add_memory_events(events)
+
     def _add_events(self, events: list[ChromeEvent]) -> None:
         """Adds the complete events (`ph` X) with a readable time to the host or the device table, except those of a
-        category without work; keeps the names of processes from metadata events (`ph` M). Counts events with an
-        unreadable time in `dropped`."""
+        category without work, and instants (`ph` i) of memory to theirs; keeps the names of processes from metadata
+        events (`ph` M). Counts events with an unreadable time in `dropped`."""
         for event in events:
             if event.ph == "M" and event.name in _PROCESS_TEXTS:
                 self._add_process_text(event)
+        if memory_events := [event for event in events if _is_memory_event(event)]:
+            self._flush_memory()
+            self._add_memory_events(memory_events)
         code_of = {cat: code_of_category(cat) for cat in {event.cat for event in events}}
         # An event with neither a category nor a time holds no work.
         events = [
@@ -206,16 +229,9 @@ class Rows:
         ]
         if not events:
             return
-        start, is_valid_start = parse_timestamps_ns([event.ts for event in events])
-        duration, is_valid_duration = parse_timestamps_ns([event.dur or b"0" for event in events])
-        is_readable = (
-            is_valid_start
-            & is_valid_duration
-            & (duration >= 0)
-            & (duration < _MAX_TIMESTAMP_NS)
-            & (start > -_MAX_TIMESTAMP_NS)
-            & (start < _MAX_TIMESTAMP_NS)
-        )
+        start, is_readable = _parse_times_ns([event.ts for event in events])
+        duration, is_valid_duration = _parse_times_ns([event.dur or b"0" for event in events])
+        is_readable &= is_valid_duration & (duration >= 0)
         if not is_readable.all():
             self.dropped += int((~is_readable).sum())
             events = [event for event, keep in zip(events, is_readable) if keep]
@@ -230,6 +246,37 @@ class Rows:
             rows = np.flatnonzero(is_selected)
             if len(rows):
                 add([events[row] for row in rows.tolist()], start[rows], stop[rows], name[rows], code[rows])
+
+    def _add_memory_events(self, events: list[ChromeEvent]) -> None:
+        """Adds allocations and frees to their table, in the file's order; those of impossible sizes are left out."""
+        time, is_readable = _parse_times_ns([event.ts for event in events])
+        self.dropped += int((~is_readable).sum())
+        all_args = decode_all_args([event.args for event in events], MemoryArgs)
+        thread = self._memory_threads.add_all([(event.pid, event.tid) for event in events])
+        columns = (
+            (
+                args.bytes,
+                max(args.address, -1),
+                max(args.total, -1),
+                max(args.reserved, -1),
+                args.device if args.device_type and 0 <= args.device < 2**31 else -1,
+            )
+            for args in all_args
+        )
+        size, address, total, reserved, device = np.array(list(columns), np.int64).reshape(-1, 5).T
+        rows = is_readable & (size != 0) & (np.abs(size) < _MAX_ALLOCATION_BYTES)
+        columns_of_rows = (time, size, address, total, reserved, device, thread)
+        self._memory.extend([column[rows] for column in columns_of_rows])
+
+    def _memory_events(self) -> MemoryEvents:
+        """The table of allocations and frees; numbers their threads."""
+        self._flush_memory()
+        time, size, address, total, reserved, device, thread = self._memory.columns()
+        number_of_thread = self._threads.add_all(self._memory_threads.texts())
+        return MemoryEvents(
+            time=time, size=size, address=address, total=total, reserved=reserved, device=device,
+            thread=number_of_thread[thread] if len(thread) else thread,
+        )  # fmt: skip
 
     def _add_process_text(self, event: ChromeEvent) -> None:
         """Keeps the name or label that a metadata event gives its process, and registers the rank that it states."""
@@ -333,6 +380,17 @@ class Rows:
         for row in rows:
             name, args = str(events[row].name), decode_args(events[row].args)
             table.collectives[table.count + row] = collective_from_args(name, args, self.groups)
+
+
+def _is_memory_event(event: ChromeEvent) -> bool:
+    """Whether an event is an allocation or a free."""
+    return event.ph == "i" and event.name == _MEMORY
+
+
+def _parse_times_ns(times: Sequence[msgspec.Raw | bytes]) -> tuple[I64, NDArray[np.bool_]]:
+    """Parses times in us, given as raw JSON: ns, and whether each can be read and is at most 73 years from 0."""
+    ns, is_valid = parse_timestamps_ns(list(times))
+    return ns, is_valid & (ns > -_MAX_TIMESTAMP_NS) & (ns < _MAX_TIMESTAMP_NS)
 
 
 def _is_rank(value: object) -> TypeGuard[int]:

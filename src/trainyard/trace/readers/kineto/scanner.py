@@ -71,6 +71,7 @@ class CompiledScanner(Rows):
         """The tables of all events fed so far; names that JSON spells in several ways become one. Can be called once:
         it frees the C code's columns."""
         self._flush_single()
+        memory = self._memory_events()
         names, new_index = _merge_spellings([msgspec.json.decode(b'"%b"' % raw) for raw in self._texts(_NAMES)])
         host = HostTable._make([*self._columns(_HOST, HOST_DTYPES), self._host.collectives])
         *device_columns, device_process, device_category = self._columns(_DEVICE, DEVICE_ROW_DTYPES)
@@ -83,6 +84,7 @@ class CompiledScanner(Rows):
             host=host,
             device=device,
             waits=StreamWaits(*wait_columns),
+            memory=memory,
             origins=Origins(
                 device_process=device_process,
                 wait_process=wait_process,

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 LIBRARY = Path(__file__).parent / "native.so"
-VERSION = 5
+VERSION = 6
 """Version of the functions below; `native_version` of the compiled code must return the same."""
 NO_MEMORY = 3
 """Reason for which `scan_feed` stops, besides those of `document.StopReason`."""

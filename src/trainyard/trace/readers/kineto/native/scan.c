@@ -632,6 +632,8 @@ static int keep(scan *s, const event *e) {
     if (spelled(e->ph)) return 0;
     if (IS(e->ph, "M"))                                           /* the caller reads the texts of processes */
         return !e->name.at || !(spelled(e->name) || IS(e->name, "process_name") || IS(e->name, "process_labels"));
+    if (IS(e->ph, "i"))                                           /* the caller reads allocations and frees */
+        return !e->name.at || !(spelled(e->name) || IS(e->name, "[memory]"));
     if (!IS(e->ph, "X")) return 1;
     if (spelled(e->cat)) return 0;
     slice cat = {"", 0, 0};
@@ -696,8 +698,9 @@ static int keep(scan *s, const event *e) {
 
 /* Exported functions */
 
-/* Changes with the signature of any exported function, here or in nest.c, so that no caller uses an old one. */
-int native_version(void) { return 5; }
+/* Changes with the signature or the meaning of any exported function, here or in nest.c, so that no caller uses an old
+   one. */
+int native_version(void) { return 6; }
 
 scan *scan_new(void) { return calloc(1, sizeof(scan)); }
 

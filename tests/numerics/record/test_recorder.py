@@ -1,0 +1,195 @@
+"""The recorder: it names operations, and changes nothing; float64 and jittered runs differ by rounding only."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainyard.numerics.tensor_record import TensorRecord
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from tests.numerics.record.small_training import Classifier, train  # noqa: E402
+from trainyard.numerics.record.float64_mode import Float64  # noqa: E402
+from trainyard.numerics.record.recorder import Recorder  # noqa: E402
+from trainyard.numerics.ulp_jitter import UlpJitter  # noqa: E402
+
+
+def recorded(
+    mode: AbstractContextManager[Any] | None = None, level: Any = "operations", **options: Any
+) -> tuple[list[float], list[TensorRecord]]:
+    """The losses and the records of two steps."""
+    records: list[TensorRecord] = []
+    with mode or nullcontext(), Recorder(records.extend, range(2), level):
+        losses = train(2, **options)
+    return losses, records
+
+
+def values(record: TensorRecord) -> np.ndarray:
+    return np.frombuffer(record.sketch, "<f8")
+
+
+def distance(a: Sequence[TensorRecord], b: Sequence[TensorRecord]) -> float:
+    """The largest relative distance of two runs' values in the first forward pass."""
+    others = {record.key: record for record in b}
+    pairs = [
+        (record, others[record.key])
+        for record in a
+        if record.key in others and record.step == 0 and record.phase == "forward" and record.role == "output"
+    ]
+    assert len(pairs) > 10
+    return max(np.linalg.norm(values(x) - values(y)) / max(float(np.linalg.norm(values(y))), 1e-9) for x, y in pairs)
+
+
+@pytest.mark.parametrize("level", ["operations", "modules", "steps"])
+def test_recording_changes_no_bit(level):
+    losses, records = recorded(level=level)
+    assert losses == train(2)
+    assert {record.step for record in records} == {0, 1}
+    assert [record.index for record in records if record.step == 1] == list(
+        range(sum(record.step == 1 for record in records))
+    )
+
+
+def test_operations_are_named_by_module_in_both_passes():
+    _, records = recorded()
+    named = {(r.phase, r.module, r.operation) for r in records if r.operation and r.step == 0}
+    for layer in ("Classifier.layers.0", "Classifier.layers.1"):
+        assert ("forward", f"{layer}.norm", "aten.native_layer_norm") in named
+        assert ("backward", f"{layer}.norm", "aten.native_layer_norm_backward") in named
+        assert ("forward", layer, "aten.gelu") in named
+        assert ("backward", layer, "aten.gelu_backward") in named
+        assert ("backward", f"{layer}.up", "aten.mm") in named
+    assert ("backward", "", "aten.nll_loss_backward") in named
+    weights = {(r.module, r.name) for r in records if r.role == "weight"}
+    assert weights == {
+        (".".join(["Classifier", *name.split(".")[:-1]]), name.rpartition(".")[2])
+        for name, _ in Classifier().named_parameters()
+    }
+    states = Counter(r.name for r in records if r.role == "optimizer_state" and r.module == "Classifier.head")
+    assert states == {f"{name}.{key}": 2 for name in ("weight", "bias") for key in ("step", "exp_avg", "exp_avg_sq")}
+
+
+def test_keys_are_unique_and_locations_are_the_users():
+    _, records = recorded()
+    assert max(Counter(record.key for record in records).values()) == 1
+    forward = [record for record in records if record.phase == "forward" and record.operation]
+    assert forward
+    assert all("small_training.py:" in record.location for record in forward)
+
+
+def test_gradients_of_modules_are_recorded():
+    _, records = recorded()
+    gradients = {record.module for record in records if record.role == "gradient" and record.phase == "backward"}
+    assert {"Classifier", "Classifier.head", "Classifier.layers.0.down", "Classifier.embedding"} <= gradients
+
+
+def test_recomputed_forward_passes_are_not_recorded():
+    plain_losses, plain = recorded()
+    losses, checkpointed = recorded(model=None, wrap=_checkpointing)
+    assert losses == pytest.approx(plain_losses, rel=1e-6)
+    forward = [r.key for r in plain if r.phase == "forward" and r.module]
+    assert [r.key for r in checkpointed if r.phase == "forward" and r.module] == forward
+    backward = {r.key for r in plain if r.phase == "backward" and "layers" in r.module and r.operation}
+    assert {r.key for r in checkpointed if r.phase == "backward" and "layers" in r.module and r.operation} == backward
+
+
+def _checkpointing(model: Any) -> Any:
+    model.checkpoints = True
+    return model
+
+
+def test_float64_has_the_same_random_numbers_and_less_rounding():
+    losses, plain = recorded()
+    wide_losses, wide = recorded(Float64())
+    assert wide_losses == pytest.approx(losses, rel=1e-5)
+    assert wide_losses != losses
+    assert {r.dtype for r in wide if r.module and r.phase == "backward"} == {"float64"}
+    masks = [r for r in plain if r.operation == "aten.bernoulli_"]
+    others = {r.key: r for r in wide}
+    assert masks
+    assert all(values(r).tobytes() == values(others[r.key]).tobytes() for r in masks)
+    assert 1e-9 < distance(plain, wide) < 1e-4
+
+
+def test_replicas_differ_by_rounding():
+    _, plain = recorded()
+    _, first = recorded(UlpJitter(1, 2, all_operations=True))
+    _, second = recorded(UlpJitter(2, 2, all_operations=True))
+    _, again = recorded(UlpJitter(1, 2, all_operations=True))
+    assert 1e-8 < distance(first, plain) < 1e-4
+    assert distance(first, second) > 0
+    assert [r.hash for r in first] == [r.hash for r in again]
+
+
+def test_a_larger_limit_of_rounding_moves_results_further():
+    _, plain = recorded()
+    near, far = (recorded(UlpJitter(1, ulps, all_operations=True))[1] for ulps in (1, 64))
+    assert distance(far, plain) > 10 * distance(near, plain)
+
+
+@pytest.mark.slow
+def test_a_compiled_module_is_recorded_at_its_boundary():
+    _, plain = recorded()
+    _, compiled = recorded(wrap=lambda model: torch.compile(model, backend="aot_eager"))
+    boundary = {r.key for r in plain if r.module == "Classifier" and not r.operation and not r.name}
+    assert boundary
+    assert boundary <= {r.key for r in compiled}
+    assert {r.key for r in plain if r.role == "weight"} <= {r.key for r in compiled}
+    assert not [r for r in compiled if r.operation and "layers" in r.module and r.phase == "forward"]
+
+
+def test_the_origin_of_infinities_is_noted():
+    records: list[TensorRecord] = []
+    with Recorder(records.extend, range(1)):
+        scores = torch.zeros(4, 4)
+        scores.masked_fill(torch.ones(4, 4).triu(1).bool(), float("-inf"))
+        torch.log(torch.zeros(3))
+        train(1)
+    by_name = {record.operation: record for record in records if record.nonfinite}
+    assert by_name["aten.masked_fill"].nonfinite.masked
+    assert by_name["aten.masked_fill"].nonfinite.negative == 6
+    assert not by_name["aten.log"].nonfinite.masked
+    assert by_name["aten.log"].nonfinite.negative == 3
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, {root!r})
+from tests.numerics.record.small_training import train
+print(*train(2))
+"""
+
+
+@pytest.mark.slow
+def test_a_command_is_recorded_in_all_variants(tmp_path: Path):
+    from trainyard import api
+    from trainyard.errors import BadInput, CommandFailed
+    from trainyard.numerics.record_files import read_variant, variants
+
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(root=str(Path(__file__).parents[3])))
+    report = api.record_numerics([sys.executable, str(script)], tmp_path / "a", replicas=1, steps="0-1")
+    assert variants(tmp_path / "a") == ["float64", "plain", "replica-1"]
+    assert [run.ranks for run in report.runs] == [1, 1, 1]
+    plain = read_variant(tmp_path / "a", "plain")[0]
+    assert len(plain.tensors) == report.runs[0].records
+    assert {tensor.step for tensor in plain.tensors} == {0, 1}
+    with pytest.raises(BadInput):
+        api.record_numerics([sys.executable, str(script)], tmp_path / "a", replicas=0)
+    with pytest.raises(BadInput):
+        api.record_numerics([sys.executable, "-c", "import torch"], tmp_path / "b", replicas=0)
+    with pytest.raises(CommandFailed):
+        api.record_numerics([sys.executable, "-c", "import torch, sys; sys.exit(3)"], tmp_path / "c", replicas=0)
+    with pytest.raises(BadInput):
+        api.record_numerics(["no-such-command"], tmp_path / "d")
+    with pytest.raises(BadInput):
+        api.record_numerics([sys.executable, str(script)], tmp_path / "e", steps="5-2")

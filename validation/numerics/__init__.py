@@ -1,0 +1,1 @@
+"""Planted faults and benign pairs that test `trainyard numerics compare`: `python -m validation.numerics`."""

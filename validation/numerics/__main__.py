@@ -1,0 +1,164 @@
+"""Acceptance suite of the comparison of numerics: `python -m validation.numerics [faults|curves|benign|tables]`.
+
+`faults`: records the good and the faulty variant of each planted fault (`faults.py`) and compares them. An alarm names
+the fault if the reported location is one of those that were accepted in advance. `benign`: ten pairs of each set-up of
+`benign.py`, which must not raise an alarm. `curves`: the verdict on the loss curves of each fault, 80 steps with four
+seeds. `tables`: the results so far. Without an argument: everything.
+
+Finished trials are lines of validation/out/numerics.jsonl and are not repeated. `--only TEXT`: those whose ids contain
+TEXT. `--seeds N`: pairs of each set-up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from subprocess import TimeoutExpired
+
+from trainyard.errors import TrainyardError
+from validation.numerics.benign import SEEDS, SETUPS, Setup
+from validation.numerics.fault import Fault
+from validation.numerics.faults import FAULTS
+from validation.numerics.loss_curves import judge_curves
+from validation.numerics.recorded_pair import CommandFailed, compare, record
+from validation.numerics.tables import benign_table, fault_table, list_errors
+from validation.numerics.trials import BenignTrial, CurveTrial, FaultTrial, Trial, Trials
+
+OUT = Path(__file__).parents[1] / "out"
+PARTS = ("faults", "curves", "benign")
+
+
+def try_fault(fault: Fault, folder: Path) -> FaultTrial:
+    """Records both variants of a fault into a folder and compares them."""
+    good, faulty = folder / "good", folder / "faulty"
+    reference_s = record(good, fault.command(sys.executable, faulty=False), plain=False)
+    suspect_s = record(faulty, fault.command(sys.executable, faulty=True), plain=True)
+    result = compare(good, faulty)
+    return FaultTrial(
+        id=fault.id,
+        verdict=result.verdict,
+        undetectable=result.undetectable,
+        named=result.alarm and fault.names(result.location),
+        location=result.location,
+        reference_s=round(reference_s, 1),
+        suspect_s=round(suspect_s, 1),
+        compare_s=result.seconds,
+        when=_now(),
+    )
+
+
+def try_setup(setup: Setup, seed: int, reference: Path, folder: Path) -> BenignTrial:
+    """Records the suspect of a pair into a folder, and compares it with a recorded reference."""
+    suspect = folder / "suspect"
+    seconds = record(suspect, setup.commands(sys.executable, seed)[1], plain=True)
+    result = compare(reference, suspect)
+    return BenignTrial(
+        id=setup.id,
+        seed=seed,
+        verdict=result.verdict,
+        undetectable=result.undetectable,
+        location=result.location,
+        seconds=round(seconds + result.seconds, 1),
+        when=_now(),
+    )
+
+
+def try_curves(fault: Fault) -> CurveTrial:
+    return CurveTrial(id=fault.id, result=judge_curves(fault), when=_now())
+
+
+def run_faults(trials: Trials, faults: Sequence[Fault]) -> None:
+    for fault in faults:
+        if not trials.has_result("fault", fault.id):
+            with _folder() as folder:
+                _add(trials, partial(try_fault, fault, folder), FaultTrial(id=fault.id))
+
+
+def run_curves(trials: Trials, faults: Sequence[Fault]) -> None:
+    for fault in faults:
+        if not trials.has_result("curve", fault.id):
+            _add(trials, partial(try_curves, fault), CurveTrial(id=fault.id))
+
+
+def run_benign(trials: Trials, setups: Sequence[Setup], seeds: int) -> None:
+    """Set-ups with the same reference share its recording."""
+    for seed in range(seeds):
+        groups: dict[tuple[str, ...], list[Setup]] = defaultdict(list)
+        for setup in setups:
+            if not trials.has_result("benign", setup.id, seed):
+                groups[tuple(setup.commands(sys.executable, seed)[0])].append(setup)
+        for command, group in groups.items():
+            with _folder() as folder:
+                _run_group(trials, command, group, seed, folder)
+
+
+def _run_group(trials: Trials, command: Sequence[str], group: Sequence[Setup], seed: int, folder: Path) -> None:
+    reference = folder / "reference"
+    try:
+        record(reference, command, plain=False)
+    except (CommandFailed, TimeoutExpired) as failure:
+        for setup in group:
+            trials.append(BenignTrial(id=setup.id, seed=seed, error=str(failure), when=_now()))
+        return
+    for setup in group:
+        suspect = folder / setup.id
+        _add(trials, partial(try_setup, setup, seed, reference, suspect), BenignTrial(id=setup.id, seed=seed))
+        shutil.rmtree(suspect, ignore_errors=True)
+
+
+def _add(trials: Trials, attempt: Callable[[], Trial], failed: Trial) -> None:
+    """Appends the result of an attempt, or `failed` with the reason."""
+    try:
+        trial = attempt()
+    except (CommandFailed, TimeoutExpired, TrainyardError) as failure:
+        values = {name: getattr(failed, name) for name in failed.__struct_fields__}
+        trial = type(failed)(**{**values, "error": str(failure), "when": _now()})
+    trials.append(trial)
+    print(f"{trial.id}: {trial.error or trial}", flush=True)
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A folder for recordings, which is removed afterwards."""
+    folder = OUT / "numerics"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, "tables"], default=[])
+    parser.add_argument("--only", default="", metavar="TEXT")
+    parser.add_argument("--seeds", type=int, default=SEEDS)
+    options = parser.parse_args()
+    trials = Trials(OUT / "numerics.jsonl")
+    faults = [fault for fault in FAULTS if options.only in fault.id]
+    parts = options.parts or PARTS
+    if "faults" in parts:
+        run_faults(trials, faults)
+    if "curves" in parts:
+        run_curves(trials, faults)
+    if "benign" in parts:
+        run_benign(trials, [setup for setup in SETUPS if options.only in setup.id], options.seeds)
+    print(f"\n{fault_table(trials)}\n{benign_table(trials)}")
+    if errors := list_errors(trials):
+        print(f"Trials without a result:\n\n{errors}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Tables of the finished trials, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from validation.convergence import bounds
+from validation.numerics.benign import SETUPS
+from validation.numerics.fault import Fault, Location
+from validation.numerics.faults import FAULTS
+from validation.numerics.trials import CurveTrial, FaultTrial, Trials
+
+ALARM = "different"
+
+
+def fault_table(trials: Trials) -> str:
+    """One row per fault, and the totals."""
+    lines = [
+        "| | fault | source | verdict | named | step (first) | reported | record + compare | loss curves, 80 steps |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(_fault_row(fault, trials.fault(fault.id), trials.curve(fault.id)) for fault in FAULTS),
+    ]
+    finished = [trial for fault in FAULTS if (trial := trials.fault(fault.id)) and not trial.error]
+    alarms, named = sum(trial.verdict == ALARM for trial in finished), sum(trial.named for trial in finished)
+    lines.append(f"\n{len(finished)} of {len(FAULTS)} faults tried: {alarms} with an alarm, {named} named.\n")
+    return "\n".join(lines)
+
+
+def benign_table(trials: Trials) -> str:
+    """One row per set-up: false alarms of its pairs, and the largest share of undetectable tensors; and the rate of all
+    alarms with its 95 % interval."""
+    lines = ["| pairs | model | tried | false alarms | undetectable tensors | reported |", "|---|---|---|---|---|---|"]
+    alarms = tried = 0
+    for setup in SETUPS:
+        finished = [trial for trial in trials.benign(setup.id) if not trial.error]
+        raised = [trial for trial in finished if trial.verdict == ALARM]
+        alarms, tried = alarms + len(raised), tried + len(finished)
+        reported = "; ".join(sorted({_describe(trial.location) for trial in raised}))
+        unseen = f"{100 * max(trial.undetectable for trial in finished):.1f} %" if finished else ""
+        lines.append(_row((setup.title, setup.model, len(finished), len(raised), unseen, reported)))
+    if tried:
+        low, high = bounds(alarms, tried)
+        lines.append(
+            f"\n{alarms} false alarms in {tried} pairs: {100 * alarms / tried:.1f} % "
+            f"(95 % interval {100 * low:.1f} to {100 * high:.1f} %).\n"
+        )
+    return "\n".join(lines)
+
+
+def list_errors(trials: Trials) -> str:
+    """A Markdown list of the trials without a result."""
+    failed = [trial for trial in trials.by_key.values() if trial.error]
+    return "".join(f"- {trial.id}: {_main_line(trial.error)}\n" for trial in failed)
+
+
+def _main_line(error: str) -> str:
+    """The line of a command's output that says what failed: its error, otherwise the last line."""
+    lines = error.splitlines()
+    return next((line for line in lines if line.startswith("error")), lines[-1])
+
+
+def _fault_row(fault: Fault, trial: FaultTrial | None, curve: CurveTrial | None) -> str:
+    cells: tuple[object, ...] = ("not tried", "", "", "", "")
+    if trial and not trial.error:
+        step = "" if trial.location.step is None else f"{trial.location.step} ({fault.first_step})"
+        seconds = f"{trial.reference_s + trial.suspect_s:.0f} s + {trial.compare_s:.1f} s"
+        named = _yes(trial.named) + (" (amended)" if trial.named and fault.amended else "")
+        cells = (trial.verdict, named, step, _describe(trial.location), seconds)
+    elif trial:
+        cells = ("failed", "", "", "", "")
+    return _row((fault.number, fault.title, _short(fault.source), *cells, _describe_curve(curve)))
+
+
+def _describe(location: Location) -> str:
+    """The parts of a location that a report names."""
+    parts = (
+        location.kind,
+        location.phase,
+        location.module,
+        location.role,
+        location.operation,
+        location.line.rpartition("/")[2],
+    )
+    return " ".join(part for part in parts if part)
+
+
+def _describe_curve(curve: CurveTrial | None) -> str:
+    if curve is None or curve.result is None:
+        return "" if curve is None else "failed"
+    if curve.result.difference is None:
+        return curve.result.verdict
+    return f"{curve.result.verdict} ({100 * curve.result.difference:+.2g} %)"
+
+
+def _short(source: str) -> str:
+    """A Markdown link whose text is "owner/repository#number" on GitHub."""
+    parts = source.removeprefix("https://").split("/")
+    text = f"{parts[1]}/{parts[2]}#{parts[-1]}" if parts[0] == "github.com" else "/".join(parts)
+    return f"[{text}]({source})"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _row(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
