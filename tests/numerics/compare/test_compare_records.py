@@ -314,3 +314,15 @@ def test_hostile_numbers_are_no_pass(reference: Path, tmp_path: Path, value: flo
     comparison = compare_records(reference, tmp_path / "b")
     assert comparison.counts.within_rounding == 0
     assert comparison.verdict != "same"
+
+
+def test_views_of_other_shapes_are_compared_by_value(reference: Path, tmp_path: Path) -> None:
+    for name, transposed in (("view", False), ("transposed", True)):
+        with RecordWriter(tmp_path / name, header("plain")) as writer:
+            for tensor, values in NumpyTraining().records():
+                is_output = tensor.role == "output" and not tensor.operation
+                if is_output:
+                    values = values.T if transposed else values[:, None]
+                writer.write(summarised(replace_record(tensor, shape=()), values))
+    assert compare_records(reference, tmp_path / "view").verdict == "same"
+    assert named(compare_records(reference, tmp_path / "transposed")) == ("value", "layers.0", "output", 0)
