@@ -106,8 +106,8 @@ def _check_same_model(a: Path, b: Path, of_a: LogicalTensors, of_b: LogicalTenso
         if has_other_size(record_a, record_b) and is_of_parameter(pair.a.tensor):
             name = ".".join(filter(None, (pair.a.tensor.module, pair.a.tensor.name)))
             raise BadInput(
-                f"{a} and {b} are of different models: {pair.a.tensor.role} {name} has the shape {list(record_a.shape)} "
-                f"in the one and {list(record_b.shape)} in the other.",
+                f"{a} and {b} are of different models: {pair.a.tensor.role} {name} has the shape "
+                f"{list(record_a.shape)} in the one and {list(record_b.shape)} in the other.",
                 "Record the same model on both sides.",
             )
     modules_a, modules_b = ({key.tensor.module for key in side.tensors} for side in (of_a, of_b))
