@@ -82,7 +82,7 @@ def test_rare_large_errors_raise_no_alarm(flips: float) -> None:
 
 @pytest.mark.parametrize("size", [5.0, 30.0, 1000.0])
 def test_deviations_beyond_the_margin_are_detected(size: float) -> None:
-    """Of tensors whose errors have many degrees of freedom, from about 4 times the noise on."""
+    """Tensors whose errors have many degrees of freedom, from about 4 times the noise on."""
     rule = ComparisonRule(replicas=RUNS - 1, tensors=TENSORS)
     sketches = np.random.default_rng(6).standard_normal((RUNS + 1, TENSORS, BUCKETS)) * 1e-7
     sketches[-1, 17] *= size

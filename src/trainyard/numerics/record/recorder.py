@@ -293,8 +293,4 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _is_symbolic(tensor: Tensor) -> bool:
     """Whether a tensor has no values: while a compiler traces the script, or on the device `meta`."""
-    return (
-        tensor.is_meta
-        or isinstance(tensor, (FakeTensor, FunctionalTensor))
-        or tensor.layout != torch.strided
-    )
+    return tensor.is_meta or isinstance(tensor, (FakeTensor, FunctionalTensor)) or tensor.layout != torch.strided
