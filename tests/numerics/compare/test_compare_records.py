@@ -326,3 +326,14 @@ def test_views_of_other_shapes_are_compared_by_value(reference: Path, tmp_path: 
                 writer.write(summarised(replace_record(tensor, shape=()), values))
     assert compare_records(reference, tmp_path / "view").verdict == "same"
     assert named(compare_records(reference, tmp_path / "transposed")) == ("value", "layers.0", "output", 0)
+
+
+def test_parameters_of_modules_that_b_lacks_have_no_gradient(reference: Path, tmp_path: Path) -> None:
+    """As of modules in a list, which the optimizer does not get and whose paths are unknown."""
+    with RecordWriter(tmp_path / "b", header("plain")) as writer:
+        for tensor, values in NumpyTraining().records():
+            if tensor.module != "layers.1":
+                writer.write(summarised(tensor, values))
+            elif tensor.name != "weight":
+                writer.write(summarised(replace_record(tensor, module="Layer"), values))
+    assert named(compare_records(reference, tmp_path / "b")) == ("missing gradient", "layers.1", "gradient", 0)
