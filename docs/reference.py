@@ -49,6 +49,8 @@ SETTINGS = {
     "TRAINYARD_SCRIPT_FOLDER": "Set by `trainyard run -- COMMAND` for what it starts: where ranks leave what they saw.",
     "TRAINYARD_SCRIPT_MEASURE": "Likewise: steps to warm up, to time and to profile, with commas.",
     "TRAINYARD_SCRIPT_COLLECTOR": "Likewise: port and token of this node's receiver of parts.",
+    "TRAINYARD_NUMERICS_FOLDER": "Set by `trainyard numerics record` for what it starts: the folder of the record.",
+    "TRAINYARD_NUMERICS_REQUEST": "Likewise: the variant, the steps and the level of detail, as JSON.",
     "TRAINYARD_FAULT_POINT": "For tests: `NAME:N` kills a process at its Nth arrival at a point of `fault_points.py`.",
     "TRAINYARD_COMPLETE": "Set by the shell's completion (`trainyard completion`), with an underscore before it.",
     "TRAINYARD_DEBUG": "`1` prints the traceback of an error of ours (exit code 70). Default: only its message.",

@@ -15,6 +15,7 @@ import msgspec
 from trainyard.error_report import ErrorReport
 from trainyard.hangs.verdict import HangAnalysis
 from trainyard.ledger import Ledgers
+from trainyard.numerics.record.record_command import RecordReport
 from trainyard.report.comparison.runs_comparison import RunsComparison
 from trainyard.report.gate.gate_report import (
     BisectReport,
@@ -75,6 +76,7 @@ DOCUMENTS: dict[str, type] = {
     "launch-files": RenderedLaunch,  # trainyard launch render
     "launch-logs": LaunchLogs,  # trainyard launch logs
     "numerics-comparison": NumericsReport,  # trainyard numerics compare
+    "numerics-record": RecordReport,  # trainyard numerics record
     "parity": ParityResults,  # trainyard numerics parity
     "report": WrittenReport,  # trainyard report
     "runs": RunList,  # trainyard runs

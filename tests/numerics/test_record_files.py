@@ -110,7 +110,11 @@ def test_hostile_lines_are_refused(line, tmp_path):
         read_rank(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"not gzip", gzip.compress(b""), gzip.compress(b"{}\n")])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not gzip", gzip.compress(b""), gzip.compress(b"{}\n")],
+    ids=["empty", "not gzip", "no header", "no fields"],
+)
 def test_files_that_are_no_records_are_refused(content, tmp_path):
     path = tmp_path / "rank0.jsonl.gz"
     path.write_bytes(content)

@@ -143,7 +143,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:
         yield number + 1, None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise BadFile(
-            f"{path} is no gzip file, or is damaged after line {number}: {error}.", "Record it again."
+            f"{path} is not a gzip file, or is damaged after line {number}: {error}.", "Record it again."
         ) from error
     except OSError as error:
         raise BadFile(f"{path} cannot be read: {error.strerror or error}.", "Check the file.") from error

@@ -106,8 +106,9 @@ class UlpJitter(TorchDispatchMode):
 
     def _move_sums(self, part: Tensor) -> None:
         """Moves a result. Sparse gradients that are not coalesced are not summed yet."""
-        if hasattr(part, "_local_tensor"):  # a DTensor
-            self._move_sums(part._local_tensor)
+        local: Tensor | None = getattr(part, "_local_tensor", None)  # of a DTensor
+        if local is not None:
+            self._move_sums(local)
         elif not part.is_sparse:
             self._move(part)
         elif part.is_coalesced():

@@ -57,7 +57,7 @@ def tensors(operations: list[str], norms: list[float], module: str = "m") -> dic
 
 @given(st.lists(st.sampled_from("abc"), min_size=2, max_size=12), st.data())
 def test_removed_operation_is_the_one_without_a_counterpart(operations: list[str], data: st.DataObject) -> None:
-    """Whatever the number of its call, since values tell operations of the same name apart."""
+    """Whatever the number of its call, since values distinguish operations of the same name."""
     removed = data.draw(st.integers(0, len(operations) - 1))
     norms = [2.0**at for at in range(len(operations))]
     a = tensors(operations, norms)

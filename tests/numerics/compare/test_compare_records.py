@@ -148,7 +148,7 @@ def test_faults_in_bfloat16_are_named_if_larger_than_rounding(bfloat16: Path, tm
 
 
 def test_single_operation_in_a_coarser_dtype_is_named(reference: Path, tmp_path: Path) -> None:
-    """Although a training in bfloat16 as a whole is no fault."""
+    """Although a training in bfloat16 as a whole is not a fault."""
 
     def rounded(_: TensorKey, values: Values) -> Values:
         return (values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
@@ -314,3 +314,26 @@ def test_hostile_numbers_are_no_pass(reference: Path, tmp_path: Path, value: flo
     comparison = compare_records(reference, tmp_path / "b")
     assert comparison.counts.within_rounding == 0
     assert comparison.verdict != "same"
+
+
+def test_views_of_other_shapes_are_compared_by_value(reference: Path, tmp_path: Path) -> None:
+    for name, transposed in (("view", False), ("transposed", True)):
+        with RecordWriter(tmp_path / name, header("plain")) as writer:
+            for tensor, values in NumpyTraining().records():
+                is_output = tensor.role == "output" and not tensor.operation
+                if is_output:
+                    values = values.T if transposed else values[:, None]
+                writer.write(summarised(replace_record(tensor, shape=()), values))
+    assert compare_records(reference, tmp_path / "view").verdict == "same"
+    assert named(compare_records(reference, tmp_path / "transposed")) == ("value", "layers.0", "output", 0)
+
+
+def test_parameters_of_modules_that_b_lacks_have_no_gradient(reference: Path, tmp_path: Path) -> None:
+    """As of modules in a list, which the optimizer does not get and whose paths are unknown."""
+    with RecordWriter(tmp_path / "b", header("plain")) as writer:
+        for tensor, values in NumpyTraining().records():
+            if tensor.module != "layers.1":
+                writer.write(summarised(tensor, values))
+            elif tensor.name != "weight":
+                writer.write(summarised(replace_record(tensor, module="Layer"), values))
+    assert named(compare_records(reference, tmp_path / "b")) == ("missing gradient", "layers.1", "gradient", 0)

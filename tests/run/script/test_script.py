@@ -15,13 +15,13 @@ import trainyard
 from tests.refused import code_of, missing_values, refused
 from tests.simulated_device import SimulatedDevice
 from trainyard.errors import BadInput, CommandFailed
+from trainyard.inject.python_path import python_path
 from trainyard.job import SCRIPT, Job, Measure
 from trainyard.recipe import Recipe
 from trainyard.record import Run, Sample
 from trainyard.report.view.build_analysis import analyse_run
 from trainyard.run.local import harness
 from trainyard.run.script import run_command, step_mark
-from trainyard.run.script.run_command import INJECT
 from trainyard.run.session import Session
 from trainyard.store.store import Store, now
 
@@ -269,7 +269,7 @@ def test_a_mark_is_nothing_where_nobody_watches():
 
 def test_an_environments_own_sitecustomize_is_still_run(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('its own')")
-    path = f"{INJECT}:{tmp_path}"
+    path = python_path({"PYTHONPATH": str(tmp_path)})
     done = subprocess.run(
         [sys.executable, "-c", ""], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
     )

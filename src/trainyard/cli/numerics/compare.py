@@ -15,8 +15,8 @@ import click
 def command(context: click.Context, a: str, b: str, exact: bool, full: bool, as_json: bool) -> None:
     """Find the first tensor of B that rounding does not explain: its module, operation and line of code.
 
-    A and B are folders that `trainyard numerics record` wrote: A of the program that is right, with its float64
-    reference and jittered replicas, B of the one in question, of which the plain run is enough. They may differ in
+    A and B are folders that `trainyard numerics record` wrote. A is of the program that is right, with its float64
+    reference and jittered replicas; B is of the program in question, and its plain run is enough. They may differ in
     kernels, compiler, dtype and layout.
 
     Exit codes: 0 the same within rounding, 1 different, 2 bad input, 3 cannot tell: rounding is of the order of the

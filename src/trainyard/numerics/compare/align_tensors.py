@@ -8,7 +8,7 @@ are aligned by operation and shape, and among equal ones by value.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,11 +34,13 @@ class TensorPair(NamedTuple):
 
 class Alignment(NamedTuple):
     """`pairs`: in order of execution of A. `only_a`, `only_b`: keys without a counterpart in modules that both sides
-    have, in order of execution; of operations only where the other side recorded operations of that module."""
+    have, in order of execution; of operations only where the other side recorded operations of that module.
+    `parameters_a`: gradients of A in modules that B lacks, if B has no parameters in modules that A lacks."""
 
     pairs: tuple[TensorPair, ...]
     only_a: tuple[LogicalKey, ...]
     only_b: tuple[LogicalKey, ...]
+    parameters_a: tuple[LogicalKey, ...]
     modules: ModuleMatches
 
 
@@ -57,13 +59,23 @@ def align_tensors(a: Tensors, b: Tensors) -> Alignment:
         pairs.update(_align_operations(keys_a, keys_b, a, b))
     matched_b = set(pairs.values())
     common = set(modules.names.values())
+    unmatched_a = _gradients_outside(a, common)
+    unmatched_b = _gradients_outside(b, modules.names.keys())
     only_a = [key for key in a if key not in pairs and key.tensor.module in common]
     only_b = [key for short, key in renamed.items() if key not in matched_b and _has_level(short, sequences_a)]
     return Alignment(
         pairs=tuple(TensorPair(key, pairs[key]) for key in a if key in pairs),
         only_a=tuple(key for key in only_a if _has_level(key, sequences_b)),
         only_b=tuple(only_b),
+        parameters_a=() if unmatched_b else unmatched_a,
         modules=modules,
+    )
+
+
+def _gradients_outside(tensors: Tensors, modules: Collection[str]) -> tuple[LogicalKey, ...]:
+    """The gradients of parameters of other modules."""
+    return tuple(
+        key for key in tensors if key.tensor.role == "gradient" and key.tensor.name and key.tensor.module not in modules
     )
 
 

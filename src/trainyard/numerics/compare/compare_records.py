@@ -13,7 +13,7 @@ from trainyard.numerics.compare.comparison_result import RecordComparison, Recor
 from trainyard.numerics.compare.exact_checks import check_exactly, random_state_differs
 from trainyard.numerics.compare.find_divergences import DivergenceFinder
 from trainyard.numerics.compare.judge_tensors import NOT_COMPARED, Judgements, RunsOfA, judge_tensors
-from trainyard.numerics.compare.logical_tensors import LogicalTensors, is_of_parameter
+from trainyard.numerics.compare.logical_tensors import LogicalTensors, has_other_size, is_of_parameter
 from trainyard.numerics.compare.match_ranks import equal_on_all_ranks, join_ranks, ranks_correspond
 from trainyard.numerics.compare.read_run import RecordedRun, read_run
 from trainyard.numerics.compare.summarise_tensors import count_tensors, summarise_modules, summarise_steps
@@ -102,12 +102,12 @@ def _join(equal: frozenset[TensorKey]) -> _Join:
 def _check_same_model(a: Path, b: Path, of_a: LogicalTensors, of_b: LogicalTensors, alignment: Alignment) -> None:
     """Raises `BadInput` if the records are of different models or batches."""
     for pair in alignment.pairs:
-        shape_a, shape_b = of_a.tensors[pair.a].shape, of_b.tensors[pair.b].shape
-        if shape_a != shape_b and is_of_parameter(pair.a.tensor):
+        record_a, record_b = of_a.tensors[pair.a], of_b.tensors[pair.b]
+        if has_other_size(record_a, record_b) and is_of_parameter(pair.a.tensor):
             name = ".".join(filter(None, (pair.a.tensor.module, pair.a.tensor.name)))
             raise BadInput(
-                f"{a} and {b} are of different models: {pair.a.tensor.role} {name} has the shape {list(shape_a)} in "
-                f"the one and {list(shape_b)} in the other.",
+                f"{a} and {b} are of different models: {pair.a.tensor.role} {name} has the shape "
+                f"{list(record_a.shape)} in the one and {list(record_b.shape)} in the other.",
                 "Record the same model on both sides.",
             )
     modules_a, modules_b = ({key.tensor.module for key in side.tensors} for side in (of_a, of_b))

@@ -56,7 +56,7 @@ def _different_data(a: Tensors, b: Tensors, alignment: Alignment) -> Iterator[Ex
 
 def _missing_gradients(a: Tensors, b: Tensors, alignment: Alignment) -> Iterator[ExactFinding]:
     """Parameters that have a gradient on one side only."""
-    for key in alignment.only_a:
+    for key in (*alignment.only_a, *alignment.parameters_a):
         if key.tensor.role == "gradient" and key.tensor.name:
             yield ExactFinding("missing gradient", key, a[key], None)
     for key in alignment.only_b:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trainyard.numerics.compare.adaptive_updates import update_errors
 from trainyard.numerics.compare.align_tensors import TensorPair, Tensors
 from trainyard.numerics.compare.comparison_result import Kind, Status
 from trainyard.numerics.compare.comparison_rule import (
@@ -19,12 +20,14 @@ from trainyard.numerics.compare.comparison_rule import (
     ComparisonRule,
 )
 from trainyard.numerics.compare.compensated_operations import compensated_rows
-from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.compare.logical_tensors import LogicalKey, has_other_size
 from trainyard.numerics.compare.noise_levels import F64, I64, degrees_of_freedom, noise_levels, relative_errors
 from trainyard.numerics.tensor_record import BUCKETS, NonFinite, TensorRecord
 
 _CHUNK = 8192
 """Tensors whose sketches are in memory at a time."""
+_ROUNDED_SUMS = 1e-9
+"""Difference of sketches, relative to the norm, that follows from adding shards in another order."""
 _UNDEFINED = ("aten.empty", "aten.new_empty", "aten.resize")
 """Beginnings of the names of operations whose results are not initialised."""
 
@@ -163,7 +166,8 @@ def _compare_values(rule: ComparisonRule, rows: Sequence[_Row], has_other_precis
         degrees[part] = degrees_of_freedom(sketches - reference)
     roundoff, scale = _roundoffs(side_a, side_b, has_other_precision)
     noise, limit = noise_levels(rule, errors, degrees, roundoff=roundoff, scale=scale, groups=_groups(side_a))
-    return error, noise, limit
+    updates = update_errors(side_a, _sketches(references), norms, noise)
+    return error, np.maximum(noise, updates), np.maximum(limit, rule.margin * updates)
 
 
 def _sketches(records: Sequence[TensorRecord | None]) -> F64:
@@ -218,7 +222,7 @@ def _has_other_precision(rows: Sequence[_Row]) -> bool:
 
 def _other_kind(row: _Row, has_other_precision: bool) -> Kind | None:
     """The kind of a difference that shows without comparing values; None if there is none."""
-    if row.a.shape != row.b.shape:
+    if has_other_size(row.a, row.b):
         return "shape"
     if _is_less_finite(row):
         return "non-finite"
@@ -245,8 +249,13 @@ def _is_float(row: _Row) -> bool:
 
 
 def _is_identical(row: _Row) -> bool:
-    """Whether B has the bits of A."""
-    return bool(row.a.hash) and row.a.hash == row.b.hash and row.a.dtype == row.b.dtype
+    """Whether B has the bits of A: hashes collide rarely, but then sketches do not."""
+    if not row.a.hash or row.a.hash != row.b.hash or row.a.dtype != row.b.dtype:
+        return False
+    if row.a.sketch == row.b.sketch:
+        return True
+    scale = max(abs(row.a.norm), 1e-300)
+    return bool(np.all(np.abs(_sketches([row.a]) - _sketches([row.b])) <= _ROUNDED_SUMS * scale))
 
 
 def _is_less_finite(row: _Row) -> bool:

@@ -29,6 +29,12 @@ def is_of_parameter(key: TensorKey) -> bool:
     return key.role in _OF_PARAMETERS and bool(key.name)
 
 
+def has_other_size(a: TensorRecord, b: TensorRecord) -> bool:
+    """Whether two tensors have other numbers of elements. Tensors of other shapes are comparable if they have as many,
+    since their elements are summarised in row-major order: a view of a tensor has the sketch of the tensor."""
+    return a.shape != b.shape and prod(a.shape) != prod(b.shape)
+
+
 class LogicalKey(NamedTuple):
     """`rank`: the rank that holds the tensor alone, or `ALL_RANKS`."""
 

@@ -66,7 +66,7 @@ def hash_at(values: Tensor, indices: Tensor) -> Tensor:
 
 def _lanes(values: Tensor) -> Tensor:
     """The bits of each lane as int64, in scratch memory."""
-    bits = values.view(_LANES[min(4, values.element_size())])
+    bits = values.contiguous().view(_LANES[min(4, values.element_size())])
     return scratch("lanes", len(bits), torch.int64, bits.device).copy_(bits)
 
 

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -36,6 +36,7 @@ class RecordedVariant(msgspec.Struct, frozen=True, kw_only=True):
 class RecordReport(msgspec.Struct, frozen=True, kw_only=True):
     """The runs of a record. `folder`: of the record."""
 
+    schema: Literal["trainyard/numerics-record/1"] = "trainyard/numerics-record/1"
     folder: str
     runs: tuple[RecordedVariant, ...]
 
