@@ -44,7 +44,7 @@ def check_comparability(a: Side, b: Side) -> Comparability:
     caveats.extend(f"{side.name}: {side.left_out}" for side in (a, b) if side.left_out)
     work = compare_work(a, b)
     reasons.extend(work.reasons)
-    if a.plan or b.plan:
+    if bool(a.plan) != bool(b.plan):
         caveats.extend(f"{side.name} is a plan for the machine {side.device}." for side in (a, b) if side.plan)
     elif a.device != b.device:
         caveats.append(f"Different devices: {a.device or 'unnamed'} against {b.device or 'unnamed'}.")
