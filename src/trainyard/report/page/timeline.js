@@ -213,7 +213,7 @@ export class Line {
     const asked = `${state.kind}\n${state.q}`;
     if (this.asked !== asked) {
       const text = state.q.toLowerCase();
-      this.matching = this.lower.map((name, kind) => name.includes(text) && (!state.kind || this.labelOf(kind) === state.kind));
+      this.matching = this.names.map((_, kind) => (!text || this.lower[kind].includes(text)) && (!state.kind || this.labelOf(kind) === state.kind));
       this.asked = asked;
     }
     return this.matching;
