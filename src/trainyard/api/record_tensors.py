@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trainyard.errors import BadInput
 from trainyard.numerics.record.record_command import RecordOptions, RecordReport, record_command
+from trainyard.numerics.tensor_record import Level
 
 _MOST_STEPS = 100_000
 
@@ -19,7 +20,7 @@ def record_numerics(
     *,
     steps: str = "0-2",
     every: int = 1,
-    level: str = "operations",
+    level: Level = "operations",
     replicas: int = 4,
     most_elements: int = 0,
     say: Callable[[str], object] = lambda text: None,

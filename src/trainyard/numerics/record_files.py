@@ -42,7 +42,7 @@ class RankRecord(NamedTuple):
 
 
 class RecordWriter:
-    """Writes the records of a rank. What was flushed is readable if the process is killed afterwards."""
+    """Writes the records of a rank. Flushed records are readable if the process is killed afterwards."""
 
     def __init__(self, folder: Path, header: RecordHeader) -> None:
         """`folder`: of the record; made if it is missing. Raises `OSError`, also if the rank has a file already."""
@@ -101,7 +101,7 @@ def read_variant(folder: Path, variant: str) -> list[RankRecord]:
 
 
 def read_rank(path: Path) -> RankRecord:
-    """The records of a rank. A file that is cut short yields what it has. Raises `BadFile`."""
+    """The records of a rank. Of a file that is cut short, the complete ones. Raises `BadFile`."""
     lines = _lines(path)
     try:
         _, first = next(lines)

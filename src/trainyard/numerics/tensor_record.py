@@ -1,6 +1,6 @@
-"""The record of a tensor: the summary by which two trainings are compared operation by operation.
+"""The record of a tensor: a summary of its values, from which two trainings are compared operation by operation.
 
-A summary has a fixed size, whatever the size of the tensor. Its `sketch` is a linear projection with random signs
+All summaries have the same size, for tensors of any size. Its `sketch` is a linear projection with random signs
 (AMS sketch; Alon, Matias, Szegedy 1996): the squared distance of two sketches is an unbiased estimate of the squared
 distance of the tensors. It sees a single wrong element, a changed sign and a permutation alike, and the sketches of the
 shards of a tensor add up to that of the tensor.
@@ -17,6 +17,8 @@ BUCKETS = 64
 SAMPLES = 64
 """The most elements of a sample."""
 
+Level = Literal["operations", "modules", "steps"]
+"""Operations and modules; modules only; or gradients, weights and optimizer states only."""
 Phase = Literal["forward", "backward", "optimizer"]
 Role = Literal["output", "input", "gradient", "weight", "optimizer_state", "random_state", "data", "scalar"]
 
@@ -112,7 +114,7 @@ class RecordHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     variant: str
     rank: int
     ranks: int
-    level: Literal["operations", "modules", "steps"]
+    level: Level
     steps: tuple[int, ...] = ()
     command: tuple[str, ...] = ()
     layout: str = ""

@@ -193,3 +193,68 @@ def test_a_command_is_recorded_in_all_variants(tmp_path: Path):
         api.record_numerics(["no-such-command"], tmp_path / "d")
     with pytest.raises(BadInput):
         api.record_numerics([sys.executable, str(script)], tmp_path / "e", steps="5-2")
+
+
+def test_a_training_without_modules_is_recorded():
+    records: list[TensorRecord] = []
+    with Recorder(records.extend, range(2)):
+        weight = torch.ones(3, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        for _ in range(3):
+            (weight * torch.arange(3.0)).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert {record.step for record in records} == {0, 1}
+    assert {record.name for record in records if record.role == "weight"} == {"parameter 0"}
+    assert max(Counter(record.key for record in records).values()) == 1
+
+
+def test_an_error_of_the_recorder_does_not_reach_the_training(monkeypatch, capsys):
+    def fail(tensor: object) -> None:
+        raise RuntimeError("17 sums")
+
+    monkeypatch.setattr("trainyard.numerics.record.recorder.summarise", fail)
+    losses, _ = recorded()
+    assert losses == train(2)
+    assert capsys.readouterr().err.count("17 sums") == 1
+
+
+def test_an_error_of_writing_ends_the_recording(capsys):
+    def fail(records: object) -> None:
+        raise OSError("no space for 17 bytes")
+
+    with Recorder(fail, range(2)):
+        losses = train(2)
+    assert losses == train(2)
+    assert capsys.readouterr().err.count("17 bytes") == 1
+
+
+def narrow_operation(name: str) -> Any:
+    """An operation that has no float64 kernel, and fails for negative numbers in any format."""
+
+    def double_in_place(x: torch.Tensor) -> None:
+        if x.dtype == torch.float64 or (x < 0).any():
+            raise RuntimeError(f"{name}: {x.dtype}")
+        x.mul_(2)
+
+    return torch.library.custom_op(f"trainyard_test::{name}", double_in_place, mutates_args=("x",))
+
+
+def test_operations_without_a_float64_kernel_compute_in_the_format_of_the_script():
+    operation = narrow_operation("narrow")
+    with Float64() as mode:
+        values = torch.ones(3)
+        assert values.dtype == torch.float64
+        operation(values)
+        assert values.tolist() == [2.0] * 3
+        assert {name.partition(".")[0] for name in mode.narrow} == {"trainyard_test"}
+
+
+def test_an_error_of_the_script_is_raised_in_float64():
+    operation = narrow_operation("failing")
+    with Float64() as mode:
+        with pytest.raises(RuntimeError, match="failing"):
+            operation(-torch.ones(3))
+        with pytest.raises(RuntimeError):
+            torch.ones(2, 3) @ torch.ones(2, 3)
+        assert not mode.narrow

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from trainyard.numerics.tensor_record import Level
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -15,7 +19,7 @@ import click
     type=click.IntRange(0, 99),
     default=4,
     show_default=True,
-    help="Jittered runs, from which `compare` learns what rounding does; 0: no float64 reference either.",
+    help="Jittered runs, which show the effect of rounding; 0: no float64 reference either.",
 )
 @click.option("--steps", metavar="A-B", default="0-2", show_default=True, help="Training steps to record, from 0.")
 @click.option(
@@ -41,7 +45,7 @@ def command(
     replicas: int,
     steps: str,
     every: int,
-    level: str,
+    level: Level,
     max_elements: int,
     as_json: bool,
 ) -> None:

@@ -27,7 +27,7 @@ class Float64(TorchDispatchMode):
     """
 
     def __init__(self, default: torch.dtype = torch.float32) -> None:
-        """`default`: the format in which tensors are filled with random numbers."""
+        """`default`: the script's format, in which random numbers are drawn."""
         super().__init__()
         self._default = default
         self.narrow: set[str] = set()
@@ -50,12 +50,18 @@ class Float64(TorchDispatchMode):
         wide_args, wide_kwargs = tree_map(_widen, list(args)), tree_map(_widen, kwargs)
         try:
             result = func(*wide_args, **wide_kwargs)
-        except (NotImplementedError, RuntimeError) as error:
-            if "not implemented" not in str(error) and "ouble" not in str(error):
-                raise
-            self.narrow.add(str(func))
-            result = func(*args, **kwargs)
+        except (NotImplementedError, RuntimeError):
+            return self._compute_narrow(func, args, kwargs)
         _copy_back(func, args, wide_args)
+        return tree_map(_widen, result)
+
+    def _compute_narrow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of an operation that failed in float64, computed in the script's format. If it fails there too,
+        the script has caused the error, which is raised."""
+        narrow_args = _narrowed(list(args), self._default)
+        result = func(*narrow_args, **_narrowed(kwargs, self._default))
+        self.narrow.add(str(func))
+        _copy_back(func, args, narrow_args)
         return tree_map(_widen, result)
 
 
@@ -96,12 +102,12 @@ def _drop(func: Any, values: Tensor, p: float, train: bool | None, dtype: torch.
     return _widen(values) * mask * scale, mask
 
 
-def _copy_back(func: Any, args: Sequence[Any], wide_args: Sequence[Any]) -> None:
-    """Copies the result of an operation in place into a narrow tensor that was widened for it."""
-    for schema, given, wide in zip(func._schema.arguments, args, wide_args):
+def _copy_back(func: Any, args: Sequence[Any], converted_args: Sequence[Any]) -> None:
+    """Copies the results of an operation in place from the tensors that were converted for it."""
+    for schema, given, converted in zip(func._schema.arguments, args, converted_args):
         if schema.alias_info is None or not schema.alias_info.is_write:
             continue
-        pairs = zip(given, wide) if isinstance(given, (list, tuple)) else ((given, wide),)
-        for narrow, widened in pairs:
-            if isinstance(narrow, Tensor) and narrow is not widened:
-                narrow.copy_(widened)
+        pairs = zip(given, converted) if isinstance(given, (list, tuple)) else ((given, converted),)
+        for original, result in pairs:
+            if isinstance(original, Tensor) and original is not result:
+                original.copy_(result)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,12 +19,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 from torch.utils.weak import WeakTensorKeyDictionary
 
-_WRAPPERS = (
-    "DistributedDataParallel",
-    "OptimizedModule",
-    "FullyShardedDataParallel",
-    "CheckpointWrapper",
-    "DataParallel",
+_WRAPPERS = frozenset(
+    ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper", "OptimizedModule")
 )
 _WRAPPED = re.compile(r"(^|\.)(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)(?=\.|$)")
 _FSDP_CLASS = "FSDP"
@@ -32,8 +28,8 @@ _FSDP_CLASS = "FSDP"
 _KEY = "trainyard_module"
 """Key in the metadata of an autograd node: the path of the module whose forward pass created it."""
 
-Boundary = Callable[[str, int, nn.Module, list[Tensor], str], None]
-"""Called with path, call index, module, tensors and `input` or `output`."""
+Boundary = Callable[[str, int, Literal["data", "output"], list[Tensor]], None]
+"""Called with path, call index, role and tensors."""
 
 
 class ModulePaths:
@@ -93,14 +89,14 @@ class ModulePaths:
         if path is None:
             self._name(module)
             path = self._paths[module]
-        tensors = _tensors(inputs)
+        tensors = tensors_in(inputs)
         self._assign_nodes(tensors, self._stack[-1][0] if self._stack else "")
         call = self._calls[path]
         self._calls[path] += 1
         is_outermost = not self._stack
         self._stack.append((path, call))
         if is_outermost:
-            self._on_boundary(path, call, module, tensors, "input")
+            self._on_boundary(path, call, "data", tensors)
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or not self._stack:
@@ -108,9 +104,9 @@ class ModulePaths:
         path, call = self._stack[-1]
         if self._paths.get(module) != path:  # an inner module failed
             return
-        tensors = _tensors(output)
+        tensors = tensors_in(output)
         self._assign_nodes(tensors, path)
-        self._on_boundary(path, call, module, tensors, "output")
+        self._on_boundary(path, call, "output", tensors)
         self._stack.pop()
 
     def _name(self, root: nn.Module) -> None:
@@ -124,7 +120,7 @@ class ModulePaths:
         for name, module in root.named_modules():
             within = _WRAPPED.sub("", f".{name}" if name else "")
             self._paths.setdefault(module, prefix + within)
-        for name, parameter in _named_tensors(root):
+        for name, parameter in root.named_parameters(remove_duplicate=False):
             owner, _, last = _WRAPPED.sub("", f".{name}").rpartition(".")
             self._parameters.setdefault(parameter, (prefix + owner, last))
 
@@ -139,10 +135,6 @@ class ModulePaths:
             pending += [following for following, _ in node.next_functions if following is not None]
 
 
-def _tensors(values: Any) -> list[Tensor]:
+def tensors_in(values: Any) -> list[Tensor]:
     """The tensors in arguments or results."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
-
-
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    yield from module.named_parameters(remove_duplicate=False)

@@ -17,6 +17,7 @@ from trainyard.errors import BadInput, CommandFailed
 from trainyard.inject.python_path import python_path
 from trainyard.numerics.record.record_process import FOLDER, REQUEST, RecordRequest
 from trainyard.numerics.record_files import read_variant
+from trainyard.numerics.tensor_record import Level
 from trainyard.redact import redact_command
 
 JITTER_ULP = 2.0
@@ -42,11 +43,11 @@ class RecordReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordOptions(NamedTuple):
-    """What to record. `replicas`: number of jittered runs; 0 records the command as it is only, without a float64
-    reference. `steps`: from 0."""
+    """The extent of a record. `replicas`: number of jittered runs; with 0, only the plain run is recorded, without a
+    float64 reference. `steps`: from 0."""
 
     steps: Sequence[int] = (0, 1, 2)
-    level: str = "operations"
+    level: Level = "operations"
     replicas: int = 4
     most_elements: int = 0
 
@@ -75,7 +76,7 @@ def record_command(
         request = RecordRequest(
             variant=variant,
             steps=tuple(options.steps),
-            level=options.level,  # pyright: ignore[reportArgumentType]
+            level=options.level,
             most_elements=options.most_elements,
             jitter_ulp=JITTER_ULP if variant.startswith("replica") else 0.0,
             seed=number,

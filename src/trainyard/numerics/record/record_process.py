@@ -1,4 +1,4 @@
-"""Record a Python process of the user's script: called by our sitecustomize, which reads what to record from variables.
+"""Record a Python process of the user's script. Called by our sitecustomize; environment variables hold the request.
 
 torch is not imported before the script imports it.
 """
@@ -11,24 +11,19 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from trainyard.inject.after_import import AfterImport
-from trainyard.numerics.tensor_record import RecordHeader
+from trainyard.numerics.tensor_record import Level, RecordHeader
 
 FOLDER, REQUEST = "TRAINYARD_NUMERICS_FOLDER", "TRAINYARD_NUMERICS_REQUEST"
 """Environment variables: the folder of the record; a `RecordRequest` as JSON."""
 _ENVIRONMENT = (
-    *("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "NCCL_ALGO"),
-    *(
-        "NCCL_PROTO",
-        "PYTHONHASHSEED",
-        "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-        "HIPBLASLT_TENSILE_LIBPATH",
-        "ONEDNN_MAX_CPU_ISA",
-    ),
+    *("CUBLAS_WORKSPACE_CONFIG", "HIPBLASLT_TENSILE_LIBPATH", "NVIDIA_TF32_OVERRIDE", "NCCL_ALGO", "NCCL_PROTO"),
+    *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR"),
+    "PYTHONHASHSEED",
 )
 """Variables that change results."""
 
@@ -38,7 +33,7 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     variant: str
     steps: tuple[int, ...]
-    level: Literal["operations", "modules", "steps"]
+    level: Level
     most_elements: int = 0
     jitter_ulp: float = 0.0
     seed: int = 0
@@ -53,12 +48,14 @@ def record() -> None:
 
 
 class _Process:
-    """The recorded process. An error in here is printed and ends the recording; the script continues."""
+    """The recorded process."""
 
     def __init__(self, folder: Path, request: RecordRequest) -> None:
         self._folder, self._request = folder, request
         self._stack = ExitStack()
         self._writer: Any = None
+        self._narrow: set[str] = set()
+        """Operations that the float64 variant could not compute in float64."""
 
     def begin(self, torch: ModuleType) -> None:
         """Starts to record. Modes that change what is computed are entered before the recorder, which sees their
@@ -69,7 +66,7 @@ class _Process:
 
         request = self._request
         if request.variant == "float64":
-            self._stack.enter_context(Float64())
+            self._narrow = self._stack.enter_context(Float64()).narrow
         elif request.jitter_ulp:
             self._stack.enter_context(UlpJitter(request.seed, request.jitter_ulp, all_operations=True))
         self._stack.enter_context(Recorder(self._write, request.steps, request.level, request.most_elements))
@@ -78,20 +75,18 @@ class _Process:
     def _write(self, tensors: Any) -> None:
         from trainyard.numerics.record_files import RecordWriter
 
-        try:
-            if self._writer is None:
-                self._writer = RecordWriter(self._folder, _header(self._request))
-            for tensor in tensors:
-                self._writer.write(tensor)
-            self._writer.flush()
-        except OSError as error:
-            print(f"trainyard: tensors cannot be recorded: {error}", file=sys.stderr)  # noqa: T201
-            self._stack.close()
+        if self._writer is None:
+            self._writer = RecordWriter(self._folder, _header(self._request))
+        for tensor in tensors:
+            self._writer.write(tensor)
+        self._writer.flush()
 
     def _end(self) -> None:
         self._stack.close()
         if self._writer is not None:
             self._writer.close()
+        if self._narrow:
+            print(f"trainyard: without a kernel for float64: {', '.join(sorted(self._narrow))}", file=sys.stderr)  # noqa: T201
 
 
 def _header(request: RecordRequest) -> RecordHeader:

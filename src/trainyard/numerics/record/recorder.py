@@ -19,27 +19,18 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from trainyard.errors import BadInput
-from trainyard.numerics.record.code_location import user_location
 from trainyard.numerics.record.dtensor_shard import shard_of
-from trainyard.numerics.record.module_paths import ModulePaths
+from trainyard.numerics.record.module_paths import ModulePaths, tensors_in
 from trainyard.numerics.record.summarise import Summary, summarise
-from trainyard.numerics.tensor_record import Phase, Role, TensorRecord
+from trainyard.numerics.record.user_location import user_location
+from trainyard.numerics.tensor_record import Level, Phase, Role, TensorRecord
 
-Level = Literal["operations", "modules", "steps"]
 _ALLOCATIONS = frozenset(
     (
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "detach",
-        "lift_fresh",
-        "set_",
-        "resize_",
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+        *("detach", "lift_fresh", "set_", "resize_"),
     )
 )
 """Operations without values of their own."""
@@ -55,7 +46,8 @@ class Recorder:
     """Records steps of the training in this process. Use as a context manager around the training.
 
     A step ends when the first optimizer that stepped has stepped again. Operations of compiled regions, and forward
-    passes repeated in the backward pass, are not recorded.
+    passes repeated in the backward pass, are not recorded. An error of the recorder is printed and ends the recording;
+    the training continues.
     """
 
     def __init__(
@@ -75,7 +67,8 @@ class Recorder:
         self._step = 0
         self._optimizer: int | None = None
         """Identity of the optimizer whose steps end training steps."""
-        self._calls_modules = False
+        self._trains = False
+        """Whether this process has called a module or an optimizer."""
         self._is_busy = False
         """Whether operations are the recorder's own, or an optimizer's."""
         self._last: _LastSummary | None = None
@@ -98,10 +91,19 @@ class Recorder:
         self.flush()
 
     def flush(self) -> None:
-        """Writes the records of an unfinished step, if this process calls modules at all."""
-        if self._records and self._calls_modules and os.getpid() == self._process:
-            self._write(self._records)
-            self._records = []
+        """Writes the records of the present step, if this process trains."""
+        records, self._records = self._records, []
+        if not records or not self._trains or os.getpid() != self._process:
+            return
+        try:
+            self._write(records)
+        except Exception as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Ends the recording."""
+        self._steps = frozenset[int]()
+        print(f"trainyard: tensors are no longer recorded: {error}", file=sys.stderr)  # noqa: T201
 
     @property
     def is_recording(self) -> bool:
@@ -116,23 +118,22 @@ class Recorder:
             return
         name = f"{func.namespace}.{func.overloadpacket.__name__}"
         masks = func.overloadpacket.__name__ in _MASKS
-        for output, tensor in enumerate(_tensors(result)):
+        for output, tensor in enumerate(tensors_in(result)):
             self._record(tensor, "output", operation=name, output=output, masks=masks)
 
-    def _at_boundary(self, path: str, call: int, module: nn.Module, tensors: list[Tensor], side: str) -> None:
+    def _at_boundary(self, path: str, call: int, role: Literal["data", "output"], tensors: list[Tensor]) -> None:
         """Records the outputs of a module, the inputs of an outermost one, and later their gradients."""
-        self._follow_fork()
+        self._note_training()
         if not self.is_recording or self._level == "steps" or self._paths.recomputes:
             return
-        role: Role = "data" if side == "input" else "output"
         for output, tensor in enumerate(tensors):
             self._record(tensor, role, module=path, call=call, output=output)
             if role == "output" and tensor.requires_grad and torch.is_grad_enabled():
                 tensor.register_hook(self._gradient_hook(path, call, output))
 
-    def _follow_fork(self) -> None:
-        """Continues in a fork that calls a module: a rank that was forked from a process with torch."""
-        self._calls_modules = True
+    def _note_training(self) -> None:
+        """Notes that this process trains. A fork that does is a rank, and records from here on."""
+        self._trains = True
         if os.getpid() != self._process:
             self._process, self._records = os.getpid(), []
 
@@ -147,6 +148,7 @@ class Recorder:
 
     def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         """Records the gradients that the optimizer reads."""
+        self._note_training()
         if self.is_recording:
             for owner, name, parameter in self._parameters_of(optimizer):
                 if parameter.grad is not None:
@@ -233,6 +235,9 @@ class Recorder:
         self._is_busy = True
         try:
             summary = _summarise_apart(tensor)
+        except Exception as error:
+            self._fail(error)
+            summary = Summary(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         finally:
             self._is_busy = False
         self._last = None if tensor.is_inference() else _LastSummary(ref(tensor), tensor._version, summary)
@@ -303,10 +308,6 @@ def _is_left_out(func: Any) -> bool:
     if func.namespace in _UNRECORDED and name != "wait_tensor":
         return True
     return func.is_view or name in _ALLOCATIONS or func._overloadname.endswith("out")
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def _is_symbolic(tensor: Tensor) -> bool:
