@@ -2,7 +2,7 @@
 
 All summaries have the same size, for tensors of any size. Its `sketch` is a linear projection with random signs
 (AMS sketch; Alon, Matias, Szegedy 1996): the squared distance of two sketches is an unbiased estimate of the squared
-distance of the tensors. It sees a single wrong element, a changed sign and a permutation alike, and the sketches of the
+distance of the tensors. It sees a single wrong element, a changed sign and a permutation, and the sketches of the
 shards of a tensor add up to that of the tensor.
 """
 
