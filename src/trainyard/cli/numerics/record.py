@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from trainyard.numerics.tensor_record import Level
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command()
 @click.argument("command_words", metavar="[JOB.toml | -- COMMAND]", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="New folder for the record.")
 @click.option(
