@@ -63,3 +63,10 @@ def test_compiled_sums_are_those_of_torch(shape, dtype, seed, special, transpose
 def test_compiled_sums_repeat_pools_as_torch_does(dtype: torch.dtype) -> None:
     """The multipliers of hashes repeat after 65,536 lanes, the signs of sketches after `SIGNS` elements."""
     check_equal(torch.randn(SIGNS + 1000, generator=torch.Generator().manual_seed(1)).to(dtype))
+
+
+def test_a_tensor_that_wraps_another_one_is_summarised():
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    values = torch.arange(100.0)
+    assert summarise(AsyncCollectiveTensor(values)) == summarise(values)

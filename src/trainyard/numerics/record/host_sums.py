@@ -53,9 +53,11 @@ def host_totals(values: Tensor, sample: Tensor) -> Totals | None:
 
 
 def _is_read(values: Tensor) -> bool:
-    """Whether the compiled code reads such a tensor."""
+    """Whether the compiled code reads such a tensor. Subclasses may have no memory of their own, as the result of an
+    asynchronous collective."""
     return (
-        values.dtype in _FORMATS
+        type(values) is Tensor
+        and values.dtype in _FORMATS
         and values.device.type == "cpu"
         and values.numel() <= (PERIOD if values.is_contiguous() else _MOST_COPIED)
     )
