@@ -94,7 +94,8 @@ def recorded_step(events: Events) -> Events:
         events,
         host=_at(kept_host, kept_host.start - begin, kept_host.stop - begin),
         work=_at(kept_work, kept_work.start - begin, kept_work.stop - begin),
-        span=(0, end - begin), marks=(), device_marks=(), inferred=None, stacks=None, notes=(), cut_short=False,
+        span=(0, end - begin), marks=(), device_marks=(), inferred=None, stacks=None, memory=None, notes=(),
+        cut_short=False,
         group_sizes=(), axis="",
     )  # fmt: skip
 

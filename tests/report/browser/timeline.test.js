@@ -95,6 +95,21 @@ test("a collective lists its members by arrival, and a finding shows its interva
   await page.close();
 });
 
+test("the finding of a late rank shows what that rank did", async () => {
+  const { page, problems } = await open(browser, "ranks.html");
+  await showTimeline(page);
+  const findings = await page.$$(".findings > li");
+  const texts = await Promise.all(findings.map((finding) => finding.evaluate((item) => item.textContent)));
+  const late = texts.findIndex((item) => item.includes("--change rank:1=typical"));
+  assert.ok(late >= 0, texts.join("; "));
+  await (await findings[late].$(".take")).click();
+  const facts = await terms(page);
+  assert.match(facts.Account, /^Idle: Python/, JSON.stringify(facts));
+  assert.match(facts.Lane, /^rank 1/);
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
 test("idle time shows what the host did", async () => {
   const { page } = await open(browser, "ranks.html", "#rank=0&q=idle");
   const box = await showTimeline(page);

@@ -12,7 +12,7 @@ import { setState, state } from "./state.js";
 const SHORT = 12;
 
 /**
- * Draws the list of findings. `select(label)` shows the longest interval of an account in the timeline; `predict(change)` is a
+ * Draws the list of findings. `select(label, rank)` shows the longest interval of an account in the timeline, or what a late rank did in it; `predict(change)` is a
  * button that shows the step with a change, or null.
  */
 export function findings(select, predict) {
@@ -37,7 +37,7 @@ function finding({ rule, severity, account, cost_ns, priced, interval_ns, summar
       el("p", { class: "summary" }, summary),
       evidence ? el("p", { class: "because" }, evidence) : null,
       remedy ? el("p", { class: "remedy" }, el("b", {}, "Remedy: "), remedy.description) : null,
-      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), ...changeTexts(change, beyond), showButton(account, select), predict(change))),
+      el("p", { class: "small" }, el("code", {}, rule), " · ", el("code", {}, account), ...changeTexts(change, beyond), showButton(account, change, select), predict(change))),
     el("div", { class: "cost" }, el("b", {}, time(cost_ns)), el("span", { title: priceMeans }, priceLabel), el("span", {}, `${share(cost_ns, view.wall_ns)} of the step`), interval ? el("span", {}, interval) : null, el("span", {}, `${fixed(100 * confidence, 0)} % sure`)));
 }
 
@@ -48,11 +48,13 @@ function changeTexts(change, beyond) {
   return [" · ", el("code", {}, `--change ${change.text}`), ...added];
 }
 
-/** A button that shows the longest interval of an account in the timeline; null if the timeline has none. */
-function showButton(account, select) {
+/** A button that shows the longest interval of an account in the timeline, or what a late rank did in it; null if the timeline has none. */
+function showButton(account, change, select) {
   const label = view.table.find(([name]) => name === account)?.[1];
   if (!view.timeline?.legend.some((entry) => entry.label === label)) return null;
-  return el("button", { type: "button", class: "take", onclick: () => select(label) }, "Show in the timeline");
+  const [, rank] = change?.text.match(/^rank:(\d+)=/) ?? [];
+  const lateRank = rank === undefined ? null : Number(rank);
+  return el("button", { type: "button", class: "take", onclick: () => select(label, lateRank) }, "Show in the timeline");
 }
 
 /** The findings as rows for the CSV: a row of headings, then one row each. */

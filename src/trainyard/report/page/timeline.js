@@ -77,11 +77,16 @@ export const cannotUnpack = () => el("p", { class: "empty" }, "This browser cann
 /** The timeline of the page, once it is drawn. */
 let drawn = null;
 
-/** Selects the longest slice that is booked to the account with this label, and scrolls to it. Returns whether there is one. */
-export function selectLongest(label) {
+/**
+ * Selects the longest slice that is booked to the account with this label, and scrolls to it. With `lateRank`, for which that slice waits,
+ * selects what this rank does meanwhile. Returns whether there is one.
+ * @param {string} label
+ * @param {number | null} lateRank
+ */
+export function selectLongest(label, lateRank = null) {
   const slice = drawn?.longest(label);
   if (!slice) return false;
-  choose(drawn, slice, { follow: true });
+  choose(drawn, (lateRank === null ? null : drawn.during(slice, lateRank)) ?? slice, { follow: true });
   drawn.stage.closest("section").scrollIntoView({ block: "start" });
   return true;
 }
@@ -337,6 +342,17 @@ export class Line {
         const ns = lane.ends[index] - lane.starts[index];
         if ((!best || ns > best.ns) && accepts(lane.starts[index], lane.rank) && this.labelOf(lane.kinds[index]) === label) best = { lane, index, ns };
       }
+    }
+    return best;
+  }
+
+  /** The slice of a rank's ledger lane that covers most of another slice; null if the rank has no such lane or it is empty there. */
+  during({ lane: { starts, ends }, index }, rank) {
+    const lane = this.lanes.find((other) => other.kind === "ledger" && other.rank === rank);
+    let best = null;
+    for (let at = lane ? firstAfter(lane, starts[index]) : 0; lane && at < lane.starts.length && lane.starts[at] < ends[index]; at += 1) {
+      const ns = Math.min(lane.ends[at], ends[index]) - Math.max(lane.starts[at], starts[index]);
+      if (ns > (best?.ns ?? 0)) best = { lane, index: at, ns };
     }
     return best;
   }
