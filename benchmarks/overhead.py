@@ -20,8 +20,9 @@ import torch
 from trainyard.job import Job, Measure
 from trainyard.model import Model
 from trainyard.recipe import Recipe
+from trainyard.run.local.planned_steps import PlannedStep
 from trainyard.run.local.step_clock import StepClock
-from trainyard.run.local.worker import PlannedStep, Rank
+from trainyard.run.local.worker import Rank
 from trainyard.train.model import initial_weights
 from trainyard.train.model.language_task import Bytes, Language
 from trainyard.train.process_group import find_ranks

@@ -18,6 +18,7 @@ from trainyard.report.render import html
 from trainyard.report.view.build_analysis import analyse_measured
 from trainyard.report.view.build_view import view_of
 from trainyard.report.view.build_what_if import shared_replay, what_if_section
+from trainyard.report.view.path_overlay import add_path
 from trainyard.report.view.timeline import timeline
 from trainyard.trace.measure import measure_files
 
@@ -69,7 +70,7 @@ def _costs_in_process(trace: Path, page: Path) -> tuple[float, float, float]:
     replay = shared_replay(measured)
     analysis, analysed_s = _timed(lambda: analyse_measured(measured, replay))
     section, what_if_s = _timed(lambda: what_if_section(measured, findings=analysis.findings, replay=replay))
-    _, rest_s = _timed(lambda: html.write(view_of(analysis, timeline(measured), section), page))
+    _, rest_s = _timed(lambda: html.write(view_of(analysis, add_path(timeline(measured), replay), section), page))
     return read_s + analysed_s, what_if_s, rest_s
 
 

@@ -3,11 +3,15 @@
 import gc
 import json
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.postgres_server import programs, server
 from tests.skips import SkipTable
 
 ROOT = Path(__file__).parents[1]
@@ -110,6 +114,20 @@ def foreign_file():
         return path
 
     return find
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Iterator[str]:
+    """The URL of a new PostgreSQL database; skips the test if no server or no client library is installed."""
+    pytest.importorskip("psycopg")
+    if programs() is None:
+        pytest.skip("no PostgreSQL server is installed")
+    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # a socket's path must be short
+    try:
+        with server(folder) as url:
+            yield url
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session", autouse=True)

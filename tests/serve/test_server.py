@@ -5,14 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -25,7 +22,6 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("httpx2")  # of Starlette's test client
 
 from tests.cli.schema_check import valid
-from tests.postgres_server import programs, server
 from tests.refused import code_of, refused
 from tests.serve.browser import BROWSER, Tab, browser
 from tests.serve.clients import running_server
@@ -94,22 +90,9 @@ def _read_while_writing(root: Path, **environment: str) -> None:
     assert len(written) == 1 + WRITERS * RUNS
 
 
-@pytest.fixture(scope="module")
-def database() -> Iterator[str]:
-    pytest.importorskip("psycopg")
-    if programs() is None:
-        pytest.skip("no PostgreSQL server is installed")
-    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # a socket's path must be short
-    try:
-        with server(folder) as url:
-            yield url
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.mark.slow
-def test_a_store_with_its_index_in_postgresql_is_served(tmp_path: Path, database: str) -> None:
-    _read_while_writing(tmp_path / "store", TRAINYARD_INDEX=database)
+def test_a_store_with_its_index_in_postgresql_is_served(tmp_path: Path, postgres_url: str) -> None:
+    _read_while_writing(tmp_path / "store", TRAINYARD_INDEX=postgres_url)
 
 
 @pytest.mark.slow

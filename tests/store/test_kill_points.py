@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,6 @@ import msgspec
 import pytest
 
 from tests.killed import arrivals, each, kill_at
-from tests.postgres_server import programs, server
 from tests.stored import JOB, JOB_TEXT, LEDGER, samples, stored
 from trainyard.fault_points import POINTS, VARIABLE, fault_point
 from trainyard.record import Run
@@ -73,23 +70,10 @@ def test_the_process_dies_at_that_arrival_and_no_other() -> None:
 # A store
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    pytest.importorskip("psycopg")
-    if programs() is None:
-        pytest.skip("no PostgreSQL server is installed")
-    folder = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # a socket's path must be short
-    try:
-        with server(folder) as url:
-            yield url
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 @pytest.fixture(params=["sqlite", "postgresql"])
 def index(request: pytest.FixtureRequest) -> dict[str, str]:
     """The environment that chooses where the index is."""
-    return {} if request.param == "sqlite" else {"TRAINYARD_INDEX": request.getfixturevalue("postgres")}
+    return {} if request.param == "sqlite" else {"TRAINYARD_INDEX": request.getfixturevalue("postgres_url")}
 
 
 def list_runs(root: Path) -> None:

@@ -20,11 +20,12 @@ from trainyard.ledger import Ledger
 from trainyard.record import Run
 from trainyard.trace.measured_trace import MeasuredTrace
 from trainyard.trace.rank_results import all_booked
+from trainyard.trace.whatif.grid import count_events
 from trainyard.trace.whatif.replay import Recovery, Replay
 
 MAX_REPLAYED = 5
-_MAX_ROWS = 8_000_000
-"""Rows of all ranks up to which a trace is replayed: a replay needs all of them in memory at once."""
+_MAX_EVENTS = 8_000_000
+"""Events of all ranks up to which a trace is replayed: a replay needs all of them in memory at once."""
 
 
 def diagnose(
@@ -45,13 +46,13 @@ def price_findings(
 ) -> list[Finding]:
     """Prices findings and orders them by recoverable time times confidence.
 
-    The `max_replayed` heaviest that have a change are replayed, unless the trace has more than `_MAX_ROWS` rows.
+    The `max_replayed` heaviest that have a change are replayed, unless the trace has more than `_MAX_EVENTS` events.
     `replay`: of `measured`, if it is used elsewhere too.
     """
     priced = sorted(unpriced, key=lambda finding: -finding.weight)
     has_change = [finding.change is not None and finding.priced != "none" for finding in priced]
     candidates = [index for index, replayable in enumerate(has_change) if replayable][:max_replayed]
-    if candidates and _row_count(measured) <= _MAX_ROWS:
+    if candidates and count_events(measured) <= _MAX_EVENTS:
         replay = replay or Replay(measured)
         for index in candidates:
             priced[index] = _replay_price(priced[index], replay)
@@ -88,9 +89,3 @@ def _without_rows(finding: Finding) -> Finding:
     if isinstance(finding.change, RowChange):
         return replace(finding, change=Change(text=finding.change.text))
     return finding
-
-
-def _row_count(measured: MeasuredTrace) -> int:
-    """The estimated rows of all ranks, from the first rank."""
-    events = measured.ranks[0].events
-    return (len(events.work) + len(events.host)) * len(measured.ranks)

@@ -472,7 +472,7 @@ def test_incomplete_line_is_read_once_complete(tmp_path: Path) -> None:
 @pytest.mark.parametrize("profiled", [0, 3])
 def test_as_many_steps_are_announced_as_a_rank_takes(profiled: int) -> None:
     pytest.importorskip("torch")
-    from trainyard.run.local.worker import plan_steps
+    from trainyard.run.local.planned_steps import plan_steps
 
     measure = Measure(warmup=2, steps=3, repeats=2, profiled=profiled)
     assert measure.in_all == len(list(plan_steps(measure)))

@@ -22,10 +22,11 @@ from trainyard.errors import BadFile, DeviceUnusable, EnvironmentFailed  # noqa:
 from trainyard.job import Measure  # noqa: E402
 from trainyard.record import Sample  # noqa: E402
 from trainyard.run.local import worker  # noqa: E402
+from trainyard.run.local.planned_steps import PlannedStep, leave_out, plan_steps, remaining_steps  # noqa: E402
 from trainyard.run.local.rank_facts import RankFacts, read_facts  # noqa: E402
 from trainyard.run.local.step_clock import StepClock  # noqa: E402
 from trainyard.run.local.step_faults import Rollbacks  # noqa: E402
-from trainyard.run.local.worker import PlannedStep, Rank, plan_steps, remaining_steps  # noqa: E402
+from trainyard.run.local.worker import Rank  # noqa: E402
 from trainyard.store.run_folder import read_samples  # noqa: E402
 from trainyard.train.process_group import Ranks, detect_vendor  # noqa: E402
 from trainyard.train.step.outcome import Outcome  # noqa: E402
@@ -125,7 +126,7 @@ def test_turns_are_warmup_repeats_window():
 
 def test_steps_are_planned_as_they_are_taken():
     planned_steps = plan_steps(Measure(warmup=2, steps=10**9, repeats=3, profiled=1), begin=2 + 10**9)
-    taken = remaining_steps(worker.leave_out(planned_steps, {2 + 10**9}), warmup_steps=2)
+    taken = remaining_steps(leave_out(planned_steps, {2 + 10**9}), warmup_steps=2)
     assert [(step.step - 10**9, step.repeat, step.warmup) for step in islice(taken, 3)] == [
         (3, 1, True),
         (4, 1, True),
@@ -136,8 +137,8 @@ def test_steps_are_planned_as_they_are_taken():
 
 def test_left_out_steps_pass_their_barrier_on():
     planned = list(plan_steps(Measure(warmup=1, steps=2, repeats=2, profiled=1)))
-    assert list(worker.leave_out(planned, ())) == planned
-    remaining = list(worker.leave_out(planned, {1, 5}))
+    assert list(leave_out(planned, ())) == planned
+    remaining = list(leave_out(planned, {1, 5}))
     assert [step.step for step in remaining] == [0, 2, 3, 4, 6]
     assert [step.step for step in remaining if step.starts_repeat] == [2, 3, 6]
 

@@ -8,16 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
-from tests.postgres_server import programs, server
 from tests.refused import refused
 from tests.stored import stored
 from trainyard.cli.main import cli
@@ -33,22 +30,9 @@ from trainyard.store.store import Store
 from trainyard.store.stored_changes import CopiedRun
 
 
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    pytest.importorskip("psycopg")
-    if programs() is None:
-        pytest.skip("no PostgreSQL server is installed")
-    root = Path(tempfile.mkdtemp(prefix="pg", dir="/tmp"))  # a socket's path must be short
-    try:
-        with server(root) as database_url:
-            yield database_url
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
-
-
 @pytest.fixture
-def team(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("TRAINYARD_INDEX", url)
+def team(tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("TRAINYARD_INDEX", postgres_url)
     return Store(tmp_path / "store", say=_never)
 
 
@@ -80,10 +64,10 @@ def test_it_lists_what_a_file_beside_the_runs_lists(team: Store, monkeypatch: py
     assert team.reindex() == 1
 
 
-def test_rows_can_be_asked_for_in_sql(team: Store, url: str) -> None:
+def test_rows_can_be_asked_for_in_sql(team: Store, postgres_url: str) -> None:
     run = stored(team)
     team.rows()
-    rows = _query(url, f"SELECT job, state, step_ns FROM {TABLE} WHERE id = '{run.id}'")  # noqa: S608
+    rows = _query(postgres_url, f"SELECT job, state, step_ns FROM {TABLE} WHERE id = '{run.id}'")  # noqa: S608
     assert rows == [("tiny", "complete", 125)]
 
 
@@ -95,13 +79,13 @@ def test_one_database_serves_many_stores(team: Store, tmp_path: Path) -> None:
         assert [row.started for row in other.rows()] == [theirs.started]
 
 
-def test_a_store_is_the_same_one_wherever_it_is_mounted(team: Store, tmp_path: Path, url: str) -> None:
+def test_a_store_is_the_same_one_wherever_it_is_mounted(team: Store, tmp_path: Path, postgres_url: str) -> None:
     stored(team)
     team.rows()
     (tmp_path / "mounted").symlink_to(team.root, target_is_directory=True)
-    before = _query(url, f"SELECT count(*) FROM {TABLE}")  # noqa: S608
+    before = _query(postgres_url, f"SELECT count(*) FROM {TABLE}")  # noqa: S608
     assert len(Store(tmp_path / "mounted", say=_never).rows()) == 1
-    assert _query(url, f"SELECT count(*) FROM {TABLE}") == before  # noqa: S608
+    assert _query(postgres_url, f"SELECT count(*) FROM {TABLE}") == before  # noqa: S608
 
 
 _LISTER = """
@@ -156,25 +140,25 @@ def test_a_silent_database_is_reported_and_the_folders_are_read(
     assert "secret" not in reports[0]
 
 
-def test_a_table_altered_by_hand_is_written_anew(team: Store, url: str) -> None:
+def test_a_table_altered_by_hand_is_written_anew(team: Store, postgres_url: str) -> None:
     import psycopg
 
     run = stored(team)
     team.rows()
-    with psycopg.connect(url) as base:
+    with psycopg.connect(postgres_url) as base:
         base.execute(f"UPDATE {TABLE} SET tags = 'rubbish'")  # noqa: S608 # pyright: ignore
     assert [row.id for row in team.rows()] == [run.id]
-    assert _query(url, f"SELECT tags FROM {TABLE} WHERE id = '{run.id}'") == [("{}",)]  # noqa: S608
+    assert _query(postgres_url, f"SELECT tags FROM {TABLE} WHERE id = '{run.id}'") == [("{}",)]  # noqa: S608
 
 
-def test_a_refused_row_leaves_the_other_rows_in_postgresql(team: Store, url: str) -> None:
+def test_a_refused_row_leaves_the_other_rows_in_postgresql(team: Store, postgres_url: str) -> None:
     reports: list[str] = []
     store = Store(team.root, say=reports.append)
     stored(store, "0000000a", name="ti\0ny")
     stored(store, "0000000b")
     assert {row.id for row in store.rows()} == {"0000000a", "0000000b"}
     mine = f"WHERE store = '{(team.root / 'store.id').read_text().strip()}'"
-    assert _query(url, f"SELECT id FROM {TABLE} {mine}") == [("0000000b",)]  # noqa: S608
+    assert _query(postgres_url, f"SELECT id FROM {TABLE} {mine}") == [("0000000b",)]  # noqa: S608
     refusals = [text for text in reports if "0000000a" in text and "NUL" in text]
     assert len(refusals) == 1
     (store.runs / "0000000a" / "run.json").unlink()
@@ -184,7 +168,7 @@ def test_a_refused_row_leaves_the_other_rows_in_postgresql(team: Store, url: str
     assert reports == []
 
 
-def test_a_row_that_becomes_refused_leaves_no_stale_row(team: Store, url: str) -> None:
+def test_a_row_that_becomes_refused_leaves_no_stale_row(team: Store, postgres_url: str) -> None:
     store = Store(team.root, say=lambda _: None)
     stored(store, "0000000a")
     store.rows()
@@ -192,7 +176,7 @@ def test_a_row_that_becomes_refused_leaves_no_stale_row(team: Store, url: str) -
     stored(store, "0000000a", name="ti\0ny")
     assert [row.job for row in store.rows()] == ["ti\0ny"]
     mine = f"WHERE store = '{(team.root / 'store.id').read_text().strip()}'"
-    assert _query(url, f"SELECT id FROM {TABLE} {mine}") == []  # noqa: S608
+    assert _query(postgres_url, f"SELECT id FROM {TABLE} {mine}") == []  # noqa: S608
 
 
 BAD_ROWS = {"job": ["a\0b", "\udcff"], "step_ns": [2**63, -(10**40)], "tokens_per_s": [float("nan")]}
@@ -201,7 +185,7 @@ BAD_ROWS = {"job": ["a\0b", "\udcff"], "step_ns": [2**63, -(10**40)], "tokens_pe
 @pytest.mark.parametrize("kind", ["postgresql", "sqlite"])
 def test_no_value_of_a_row_blocks_another_row(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     base = (
-        PostgresBase(request.getfixturevalue("url"), tmp_path)
+        PostgresBase(request.getfixturevalue("postgres_url"), tmp_path)
         if kind == "postgresql"
         else LocalBase(tmp_path / "index.sqlite3")
     )
@@ -217,42 +201,48 @@ def test_no_value_of_a_row_blocks_another_row(kind: str, tmp_path: Path, request
     assert all(refused.values())
 
 
-def test_a_user_who_cannot_create_tables_writes_rows(team: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_cannot_create_tables_writes_rows(
+    team: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import psycopg
 
     stored(team)
     team.rows()
-    with psycopg.connect(url) as base:
+    with psycopg.connect(postgres_url) as base:
         base.execute("DROP ROLE IF EXISTS writer")
         base.execute("CREATE ROLE writer LOGIN")
         base.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {TABLE} TO writer")  # pyright: ignore
     second = stored(team)
-    monkeypatch.setenv("TRAINYARD_INDEX", url.replace("test@", "writer@"))
+    monkeypatch.setenv("TRAINYARD_INDEX", postgres_url.replace("test@", "writer@"))
     assert len(Store(team.root, say=_never).rows()) == 2
-    assert _query(url, f"SELECT id FROM {TABLE} WHERE id = '{second.id}'") == [(second.id,)]  # noqa: S608
+    assert _query(postgres_url, f"SELECT id FROM {TABLE} WHERE id = '{second.id}'") == [(second.id,)]  # noqa: S608
 
 
-def test_a_user_who_may_only_read_lists_quietly(team: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_may_only_read_lists_quietly(
+    team: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import psycopg
 
     stored(team)
     team.rows()
-    with psycopg.connect(url) as base:
+    with psycopg.connect(postgres_url) as base:
         base.execute("DROP ROLE IF EXISTS reader")
         base.execute("CREATE ROLE reader LOGIN")
         base.execute(f"GRANT SELECT ON {TABLE} TO reader")  # pyright: ignore
     stored(team)
-    monkeypatch.setenv("TRAINYARD_INDEX", url.replace("test@", "reader@"))
+    monkeypatch.setenv("TRAINYARD_INDEX", postgres_url.replace("test@", "reader@"))
     assert len(Store(team.root, say=_never).rows()) == 2
 
 
-def test_a_lock_held_by_another_writer_is_reported(team: Store, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_held_by_another_writer_is_reported(
+    team: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import psycopg
 
     monkeypatch.setattr("trainyard.store.index.postgres._TIMEOUT_S", 1)
     reports: list[str] = []
     run = stored(team)
-    with psycopg.connect(url) as holder:
+    with psycopg.connect(postgres_url) as holder:
         holder.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", (TABLE,))
         assert [row.id for row in Store(team.root, say=reports.append).rows()] == [run.id]
     assert len(reports) == 1
@@ -260,14 +250,14 @@ def test_a_lock_held_by_another_writer_is_reported(team: Store, url: str, monkey
 
 
 def test_a_database_in_another_encoding_keeps_what_it_can(
-    team: Store, url: str, monkeypatch: pytest.MonkeyPatch
+    team: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import psycopg
 
-    with psycopg.connect(url, autocommit=True) as base:
+    with psycopg.connect(postgres_url, autocommit=True) as base:
         base.execute("DROP DATABASE IF EXISTS latin")
         base.execute("CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0")
-    monkeypatch.setenv("TRAINYARD_INDEX", url.replace("@/postgres", "@/latin"))
+    monkeypatch.setenv("TRAINYARD_INDEX", postgres_url.replace("@/postgres", "@/latin"))
     reports: list[str] = []
     store = Store(team.root, say=reports.append)
     stored(store, "0000000a", name="日本")

@@ -746,7 +746,7 @@ def test_restart_draws_no_weights_and_keeps_their_digest(tmp_path, monkeypatch):
 def test_remaining_steps_of_a_run(begin, rest):
     """(step, warm-up, profiled) of the steps that remain."""
     pytest.importorskip("torch")
-    from trainyard.run.local.worker import plan_steps, remaining_steps
+    from trainyard.run.local.planned_steps import plan_steps, remaining_steps
 
     every = list(remaining_steps(plan_steps(Measure(warmup=1, steps=2, repeats=1, profiled=2), begin), 1))
     assert [(turn.step, turn.warmup, turn.profiled) for turn in every] == rest
@@ -758,7 +758,7 @@ def test_remaining_steps_of_a_run(begin, rest):
 def test_resumed_run_warms_up_again(warmup, steps, repeats, profiled, data):
     """The first steps of a new process are not measured, and ranks synchronize before those that are."""
     pytest.importorskip("torch")
-    from trainyard.run.local.worker import plan_steps, remaining_steps
+    from trainyard.run.local.planned_steps import plan_steps, remaining_steps
 
     measure = Measure(warmup=warmup, steps=steps, repeats=repeats, profiled=profiled)
     whole = list(plan_steps(measure))

@@ -66,7 +66,8 @@ function drawArea(width, course) {
   const held = (column) => [...column, column.at(-1)];
   let below = times.map(() => 0);
   curve.kinds.forEach((column, kind) => {
-    const above = below.map((bytes, at) => bytes + held(column)[at]);
+    const own = held(column);
+    const above = below.map((bytes, at) => bytes + own[at]);
     const { label, colour } = kinds[kind];
     chart.append(svg("path", { class: "body", d: areaBand(times, below, above, x, y), fill: fillOf(label, colour, course.choice) }));
     below = above;

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from trainyard import units
 from trainyard.record import Run
 from trainyard.report.view.charts import ExpertLoad
+from trainyard.report.view.natural_order import natural_key
 from trainyard.report.view.view import Column, Table
 
 _MOST_COUNTS = 40_000
@@ -24,7 +25,7 @@ def expert_load(run: Run) -> ExpertLoad | None:
         if sample.experts:
             counts.setdefault(sample.step, {}).update(sample.experts)
     names = max(counts.values(), key=len, default={})
-    layers = sorted(names, key=_layer_key)[:_MOST_LAYERS]
+    layers = sorted(names, key=natural_key)[:_MOST_LAYERS]
     if not layers or not names[layers[0]]:
         return None
     expert_count = len(names[layers[0]])
@@ -50,11 +51,6 @@ def _is_complete(of_step: dict[str, tuple[int, ...]], layers: list[str], expert_
         len(row := of_step.get(layer, ())) == expert_count and min(row) >= 0 and 0 < sum(row) < 2**53
         for layer in layers
     )
-
-
-def _layer_key(name: str) -> tuple[tuple[int, str], ...]:
-    """Sorts `layers.10` after `layers.9`."""
-    return tuple((int(part), "") if part.isdecimal() and len(part) < 10 else (-1, part) for part in name.split("."))
 
 
 def expert_table(load: ExpertLoad) -> Table:

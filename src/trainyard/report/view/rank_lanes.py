@@ -6,7 +6,6 @@ is the ledger of that range. A stream's lane has its work and, in it, waits for 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -16,6 +15,7 @@ from trainyard import words
 from trainyard.events import I64
 from trainyard.ledger import Account
 from trainyard.report.view.host_lanes import HOST_LOOKS, depths, host_lanes
+from trainyard.report.view.natural_order import natural_key
 from trainyard.report.view.rank_summary import LEDGER_LABEL
 from trainyard.report.view.slice_details import ShapeTable, StackTable, interval_details
 from trainyard.report.view.view import Lane, Legend
@@ -143,7 +143,7 @@ class LaneBuilder:
         look = np.array([self.look_number(account) for account, _ in rank.keys.pairs], np.int64)
         texts = list(rank.events.names)
         lanes: list[LaneRows] = []
-        for lane in sorted(range(len(labels)), key=lambda lane: _natural(labels[lane])):
+        for lane in sorted(range(len(labels)), key=lambda lane: natural_key(labels[lane])):
             rows = np.flatnonzero((lane_of == lane) & (stop > start))
             rows, begin, end = _disjoint(rows, start, stop)
             if not len(rows):
@@ -197,11 +197,6 @@ def _idle(account: Account) -> Literal["", "host", "launched"]:
     if account.kind not in ("launch_gap", "data_wait", "checkpoint", "unexplained"):
         return ""
     return "launched" if account.kind == "launch_gap" and account.what in words.LAUNCHED_GAPS else "host"
-
-
-def _natural(label: str) -> list[tuple[int, str]]:
-    """A sort key that puts `stream 7` before `stream 20`."""
-    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", label)]
 
 
 def _disjoint(rows: I64, start: I64, stop: I64) -> tuple[I64, I64, I64]:

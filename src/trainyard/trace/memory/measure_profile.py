@@ -129,7 +129,7 @@ def measure_profiled_memory(rank: RankTrace) -> ProfiledMemory | None:
         holders=_holders(rank, allocations, category, row, ns, peak, int(bytes_by_kind[:, peak].sum()))
         if has_addresses
         else (),
-        missing_frees=_count_missing_frees(memory) if has_addresses else 0,
+        missing_frees=_count_missing_frees(memory, allocations),
         mismatches=int((mismatch > 0).sum()),
         mismatch_bytes=int(mismatch.max(initial=0)),
     )
@@ -159,11 +159,10 @@ def _sum_without_addresses(memory: MemoryEvents) -> I64:
     return change - change.min()
 
 
-def _count_missing_frees(memory: MemoryEvents) -> int:
+def _count_missing_frees(memory: MemoryEvents, allocations: _Allocations) -> int:
     """Number of allocations whose next event at the same address is an allocation."""
-    order = np.argsort(memory.address, kind="stable")
-    address, is_allocation = memory.address[order], memory.size[order] > 0
-    return int(((address[1:] == address[:-1]) & is_allocation[1:] & is_allocation[:-1]).sum())
+    ends = allocations.stop[allocations.stop < len(memory)]
+    return int((memory.size[ends] > 0).sum())
 
 
 def _innermost_rows(host: HostSpans, memory: MemoryEvents) -> I32:

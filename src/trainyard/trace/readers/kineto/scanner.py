@@ -118,7 +118,7 @@ class CompiledScanner(Rows):
         return lambda text: self._library.scan_intern(self._scan, table, text, len(text))
 
     def _column_builder(self, table: int) -> Any:
-        """The `rows.ColumnBuilder` of a row table of the C code."""
+        """The `columns.ColumnBuilder` of a row table of the C code."""
         return _NativeColumnBuilder(
             count=lambda: self._library.scan_count(self._scan, table),
             push=lambda row: self._library.scan_push(self._scan, table, row),
@@ -146,11 +146,11 @@ class CompiledScanner(Rows):
 
 
 class _NativeTextIndex:
-    """`rows.TextIndex` with the texts in the compiled code; `texts` has only those that were added from Python."""
+    """`columns.TextIndex` with the texts in the compiled code; `texts` has only those that were added from Python."""
 
     def __init__(self, add_text: Callable[[bytes], int], encode: Callable[[Any], bytes]) -> None:
         """`add_text`: adds a text to the C code's table and returns its number; `encode`: the bytes, as in the file's
-        JSON, of a key of `rows.TextIndex`."""
+        JSON, of a key of `columns.TextIndex`."""
         self._add_text, self._encode = add_text, encode
         self._added: dict[int, Any] = {}
 
@@ -166,7 +166,7 @@ class _NativeTextIndex:
 
 
 class _NativeColumnBuilder:
-    """`rows.ColumnBuilder` with the rows in the compiled code."""
+    """`columns.ColumnBuilder` with the rows in the compiled code."""
 
     def __init__(self, count: Callable[[], int], push: Callable[[Array[c_int64]], int]) -> None:
         """`count`: returns the number of rows; `push`: appends a row and returns 0 if memory is exhausted."""
