@@ -7,13 +7,16 @@ clipped less than they should be. Run with torchrun, two ranks.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 from batches import VOCABULARY, token_batch, token_loss
 from clipping import scale_gradients, squares
 from collectives import SumInputGradients, SumOutputs, process_group, sum_over_ranks
-from command_line import parse_options, print_loss, print_weights
+from command_line import parse_options
 from torch import Tensor, nn
+from training_loop import train
 
 WIDTH, EXPERTS_PER_RANK = 32, 2
 
@@ -66,18 +69,16 @@ def clip_gradients(model: ExpertNetwork, counts_first_rank_only: bool) -> None:
 
 def main() -> None:
     options = parse_options(__doc__)
+
+    def compute_loss(step: int) -> Tensor:
+        batch = token_batch(options.seed, step)
+        return token_loss(model(batch.inputs), batch.labels)
+
     with process_group():
         model = ExpertNetwork()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-        for step in range(options.steps):
-            optimizer.zero_grad()
-            batch = token_batch(options.seed, step)
-            loss = token_loss(model(batch.inputs), batch.labels)
-            loss.backward()
-            clip_gradients(model, counts_first_rank_only=options.faulty)
-            optimizer.step()
-            print_loss(step, loss)
-        print_weights(model)
+        clip = partial(clip_gradients, model, counts_first_rank_only=options.faulty)
+        train(options, model, optimizer, compute_loss, clip)
 
 
 if __name__ == "__main__":

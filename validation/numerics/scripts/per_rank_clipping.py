@@ -7,12 +7,16 @@ with torchrun, two ranks.
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from batches import token_batch, token_loss
 from clipping import scale_gradients, squares
 from collectives import process_group, sum_over_ranks
-from command_line import parse_options, print_loss, print_weights
+from command_line import parse_options
 from tensor_parallel import ParallelNetwork
+from torch import Tensor
+from training_loop import train
 
 
 def clip_gradients(model: ParallelNetwork, is_local: bool) -> None:
@@ -27,18 +31,15 @@ def clip_gradients(model: ParallelNetwork, is_local: bool) -> None:
 
 def main() -> None:
     options = parse_options(__doc__)
+
+    def compute_loss(step: int) -> Tensor:
+        batch = token_batch(options.seed, step)
+        return token_loss(model(batch.inputs), batch.labels)
+
     with process_group():
         model = ParallelNetwork()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
-        for step in range(options.steps):
-            optimizer.zero_grad()
-            batch = token_batch(options.seed, step)
-            loss = token_loss(model(batch.inputs), batch.labels)
-            loss.backward()
-            clip_gradients(model, is_local=options.faulty)
-            optimizer.step()
-            print_loss(step, loss)
-        print_weights(model)
+        train(options, model, optimizer, compute_loss, partial(clip_gradients, model, is_local=options.faulty))
 
 
 if __name__ == "__main__":

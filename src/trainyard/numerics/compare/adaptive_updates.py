@@ -2,8 +2,8 @@
 
 Adam divides a gradient by its size: in the first steps an element moves by the learning rate in the direction of its
 sign, however small it is. Elements that are smaller than their rounding errors move either way, so that the error of an
-update is not proportional to that of the gradient: if a fraction p of n elements changes sign, it is 2 sqrt(p).
-about the relative noise of the gradient; two more elements are allowed, as p n may be below 1.
+update is not proportional to that of the gradient: if a fraction p of n elements changes sign, it is 2 sqrt(p). The
+estimate of p is the relative noise of the gradient; two more elements are allowed, as p n may be below 1.
 """
 
 from __future__ import annotations

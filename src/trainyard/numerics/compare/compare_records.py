@@ -51,8 +51,9 @@ def compare_records(a: Path, b: Path, *, identical: bool = False) -> RecordCompa
     other_batches = has_other_batches(tensors_a.tensors, tensors_b.tensors, alignment)
     if other_batches:
         alignment = without_activations(alignment)
-    others = [join_a(read_run(a, variant, known_a).only(common)).tensors for variant in known_a if variant != "plain"]
-    runs = dict(zip((variant for variant in known_a if variant != "plain"), others))
+    runs = {
+        variant: join_a(read_run(a, variant, known_a).only(common)).tensors for variant in known_a if variant != "plain"
+    }
     reference = runs.pop("float64", None)
     judgements = judge_tensors(
         alignment.pairs, RunsOfA(tensors_a.tensors, list(runs.values()), reference), tensors_b.tensors
@@ -85,7 +86,7 @@ _Join = Callable[[LogicalTensors], LogicalTensors]
 
 
 def _rank_joins(a: RecordedRun, b: RecordedRun) -> tuple[_Join, _Join]:
-    """What each side's tensors must go through so that ranks correspond."""
+    """The functions that join the tensors of each side so that ranks correspond."""
     if ranks_correspond(a.header, b.header):
         return _unchanged, _unchanged
     return _join(equal_on_all_ranks(a.tensors.tensors)), _join(equal_on_all_ranks(b.tensors.tensors))

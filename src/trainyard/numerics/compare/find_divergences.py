@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from math import isfinite
 from typing import NamedTuple
 
 from trainyard.numerics.compare.align_tensors import Alignment, TensorPair, Tensors
 from trainyard.numerics.compare.comparison_result import Divergence, Kind, TensorPoint
 from trainyard.numerics.compare.exact_checks import ExactFinding
-from trainyard.numerics.compare.judge_tensors import Judgements
+from trainyard.numerics.compare.judge_tensors import Judgements, finite_or_none
 from trainyard.numerics.compare.logical_tensors import LogicalKey
 from trainyard.numerics.tensor_record import TensorRecord
 
@@ -84,10 +83,10 @@ class DivergenceFinder:
         divergence = Divergence(
             kind=kind,
             tensor=_point(pair.a, record_a, record_b),
-            error=_finite(judged.error[row]),
-            noise=_finite(judged.noise[row]),
-            limit=_finite(judged.limit[row]),
-            rho=_finite(judged.rho[row]),
+            error=finite_or_none(judged.error[row]),
+            noise=finite_or_none(judged.noise[row]),
+            limit=finite_or_none(judged.limit[row]),
+            rho=finite_or_none(judged.rho[row]),
             last_correct=self._point_of(last),
             detail=_detail(kind, record_a, record_b),
             only_a=_operations_before(self.alignment.only_a, self.a, pair.a, None if last is None else last.a),
@@ -205,7 +204,3 @@ def _detail(kind: Kind, a: TensorRecord, b: TensorRecord) -> str:
 def _is_around(module: str, inner: str) -> bool:
     """Whether `module` is `inner` or contains it."""
     return not module or inner == module or inner.startswith(f"{module}.")
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if isfinite(value) else None

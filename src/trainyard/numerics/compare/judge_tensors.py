@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from math import prod
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -42,7 +44,8 @@ NOT_COMPARED = (INTEGERS, UNINITIALISED)
 """Reasons of tensors whose values are not to be compared."""
 
 
-class Judgements(NamedTuple):
+@dataclass(frozen=True)
+class Judgements:
     """Columns of all pairs [t]: the status; the relative error of B, the noise and the limit, NaN if the value was not
     judged; the reason if it is undetectable, else empty; the kind of difference if it is not of the value. `rule`: None
     if no value could be judged."""
@@ -55,12 +58,12 @@ class Judgements(NamedTuple):
     kinds: Sequence[Kind | None]
     rule: ComparisonRule | None
 
-    @property
+    @cached_property
     def of_limit(self) -> F64:
         """The error as a fraction of the limit."""
         return _ratio(self.error, self.limit)
 
-    @property
+    @cached_property
     def rho(self) -> F64:
         """The error relative to the noise."""
         return _ratio(self.error, self.noise)
@@ -70,6 +73,11 @@ def _ratio(error: F64, level: F64) -> F64:
     """The error relative to a level; 0 for no error, whatever the level."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(error == 0, 0.0, error / level)
+
+
+def finite_or_none(value: float) -> float | None:
+    """A number of `Judgements` as a document has it: None for NaN and infinity."""
+    return float(value) if isfinite(value) else None
 
 
 class RunsOfA(NamedTuple):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from math import isfinite
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from trainyard.numerics.compare.comparison_result import (
     TensorPoint,
 )
 from trainyard.numerics.compare.exact_checks import ExactFinding
-from trainyard.numerics.compare.judge_tensors import Judgements
+from trainyard.numerics.compare.judge_tensors import Judgements, finite_or_none
 from trainyard.numerics.compare.noise_levels import F64
 
 _SEVERITY: tuple[Status, ...] = ("different", "within rounding", "compensated", "undetectable", "identical")
@@ -73,9 +72,9 @@ def _summarise_module(
         tensors=len(rows),
         different=statuses.count("different") + violated,
         undetectable=statuses.count("undetectable"),
-        rho=None if worst is None else _finite(judgements.rho[worst]),
-        of_limit=None if worst is None else _finite(judgements.of_limit[worst]),
-        noise=None if worst is None else _finite(judgements.noise[worst]),
+        rho=None if worst is None else finite_or_none(judgements.rho[worst]),
+        of_limit=None if worst is None else finite_or_none(judgements.of_limit[worst]),
+        noise=None if worst is None else finite_or_none(judgements.noise[worst]),
         worst="" if key is None else " ".join(filter(None, (key.operation or key.role, key.name))),
         is_first_fault=first is not None and first.module == module,
     )
@@ -98,8 +97,8 @@ def summarise_steps(alignment: Alignment, judgements: Judgements) -> tuple[StepC
                 tensors=len(chosen),
                 different=statuses.count("different"),
                 undetectable=statuses.count("undetectable"),
-                rho=None if worst is None else _finite(judgements.rho[worst]),
-                of_limit=None if worst is None else _finite(judgements.of_limit[worst]),
+                rho=None if worst is None else finite_or_none(judgements.rho[worst]),
+                of_limit=None if worst is None else finite_or_none(judgements.of_limit[worst]),
                 noise=_median(judgements.noise[chosen]),
                 error=_median(judgements.error[chosen]),
             )
@@ -116,7 +115,3 @@ def _worst(rows: Sequence[int], judgements: Judgements) -> int | None:
 def _median(values: F64) -> float | None:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else None
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if isfinite(value) else None
