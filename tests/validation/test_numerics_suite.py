@@ -103,7 +103,7 @@ def commands(monkeypatch, tmp_path):
     """Stand-ins for record and compare: `commands.result` is returned by each comparison. Lists recorded commands."""
 
     class Commands(list[list[str]]):
-        result = Comparison("same", Location(), 0.0, 0.5)
+        result = Comparison("same", Location(), (), 0.0, 0.5)
 
     recorded = Commands()
 
@@ -123,11 +123,11 @@ def test_an_alarm_names_the_fault_only_at_an_accepted_location(commands, tmp_pat
     fault = next(fault for fault in FAULTS if fault.id == "wrong_norm_epsilon")
     outcomes = {}
     for module in ("layers.1.mlp_norm", "layers.0.mlp_norm"):
-        commands.result = Comparison("different", Location(step=0, phase="forward", module=module), 0.0, 0.5)
+        commands.result = Comparison("different", Location(step=0, phase="forward", module=module), (), 0.0, 0.5)
         trial = suite.try_fault(fault, tmp_path)
         outcomes[module] = (trial.verdict, trial.named)
     assert outcomes == {"layers.1.mlp_norm": ("different", True), "layers.0.mlp_norm": ("different", False)}
-    commands.result = Comparison("cannot tell", Location(phase="forward", module="layers.1.mlp_norm"), 0.0, 0.5)
+    commands.result = Comparison("cannot tell", Location(phase="forward", module="layers.1.mlp_norm"), (), 0.0, 0.5)
     assert not suite.try_fault(fault, tmp_path).named
 
 

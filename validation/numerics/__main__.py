@@ -1,7 +1,8 @@
 """Acceptance suite of the comparison of numerics: `python -m validation.numerics [faults|curves|benign|tables]`.
 
 `faults`: records the good and the faulty variant of each planted fault (`faults.py`) and compares them. An alarm names
-the fault if the reported location is one of those that were accepted in advance. `benign`: ten pairs of each set-up of
+the fault if the reported tensor, or an operation from which it follows and that only one side computes, is at one of
+the locations that were accepted in advance. `benign`: ten pairs of each set-up of
 `benign.py`, which must not raise an alarm. `curves`: the verdict on the loss curves of each fault, 80 steps with four
 seeds. `tables`: the results so far. Without an argument: everything.
 
@@ -45,7 +46,7 @@ def try_fault(fault: Fault, folder: Path) -> FaultTrial:
         id=fault.id,
         verdict=result.verdict,
         undetectable=result.undetectable,
-        named=result.alarm and fault.names(result.location),
+        named=result.alarm and any(fault.names(location) for location in (result.location, *result.causes)),
         location=result.location,
         reference_s=round(reference_s, 1),
         suspect_s=round(suspect_s, 1),

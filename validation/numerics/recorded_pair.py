@@ -25,10 +25,12 @@ class CommandFailed(Exception):
 
 class Comparison(msgspec.Struct, frozen=True):
     """Result of a comparison. `location`: the first tensor that differs; all of its fields are empty if none does.
+    `causes`: the operations that only one side computes and from which that tensor follows, in the same phase.
     `undetectable`: the share of the compared tensors that rounding makes useless."""
 
     verdict: str
     location: Location
+    causes: tuple[Location, ...]
     undetectable: float
     seconds: float
 
@@ -57,6 +59,7 @@ def read_comparison(report: dict[str, Any], seconds: float) -> Comparison:
     return Comparison(
         verdict=report["verdict"],
         location=_read_location(report["first"]),
+        causes=_read_causes(report["first"]),
         undetectable=round(counts["undetectable"] / max(compared, 1), 4),
         seconds=round(seconds, 2),
     )
@@ -74,6 +77,24 @@ def _read_location(divergence: dict[str, Any] | None) -> Location:
         role=tensor["role"],
         line=tensor["location_a"] or tensor["location_b"],
         kind=divergence["kind"],
+    )
+
+
+def _read_causes(divergence: dict[str, Any] | None) -> tuple[Location, ...]:
+    if divergence is None:
+        return ()
+    tensor = divergence["tensor"]
+    return tuple(
+        Location(
+            step=tensor["step"],
+            phase=tensor["phase"],
+            module=cause["module"],
+            operation=cause["operation"],
+            role="output",
+            line=cause["location"],
+            kind=divergence["kind"],
+        )
+        for cause in divergence["causes"]
     )
 
 

@@ -168,6 +168,6 @@ def _check(tensor: TensorRecord, path: Path, number: int) -> None:
         or max(map(len, texts)) > _MOST_TEXT
         or max(len(tensor.shape), len(shard.shape) if shard else 0, len(shard.offset) if shard else 0)
         > _MOST_DIMENSIONS
-        or min((tensor.index, tensor.step, tensor.call, tensor.output, *tensor.shape)) < 0
+        or min((tensor.index, tensor.step, tensor.call, tensor.output, *tensor.shape, *tensor.inputs)) < 0
     ):
         raise BadFile(f"{path}: line {number} has a field of a wrong size.", "Record it again.")

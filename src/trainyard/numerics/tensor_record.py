@@ -62,6 +62,9 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     weights and states. `name`: of a parameter, a state (`exp_avg`) or an input; otherwise empty. `call`: number of the
     call of this operation in this module in this step and phase, from 0; `output`: number of the output.
 
+    `inputs`: the `index` of the tensors of this step from which an operation computed this one, or, at the boundary of
+    a module, of the operation that wrote it; views and collectives in between are passed over.
+
     `shape`: of the logical tensor. `shard`: the part that this rank holds; None if it holds the whole. `location`:
     `file:line` of the user's code. `hash`: of the exact bits in logical order, with the positions; empty if not taken.
     `norm` (L2), `maximum` (of absolute values), `mean`, `sketch` and `sample` are of the finite elements; the others
@@ -79,6 +82,7 @@ class TensorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     name: str = ""
     call: int = 0
     output: int = 0
+    inputs: tuple[int, ...] = ()
     shape: tuple[int, ...] = ()
     dtype: str = ""
     shard: Shard | None = None

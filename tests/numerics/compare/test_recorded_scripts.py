@@ -66,7 +66,11 @@ def test_fault_of_a_script_is_named(
     assert (tensor.step, tensor.phase) == (0, phase)
     assert tensor.module.endswith(module)
     assert tensor.operation in operations
+    causes = [(cause.side, cause.operation, cause.module) for cause in comparison.first.causes]
     if fault == "scale":
         assert [operation.split()[0] for operation in comparison.first.only_a][-1] == "aten.mul"
+        assert causes == [("A", "aten.mul", tensor.module)]
+    if fault == "sign":
+        assert ("B", "aten.neg", tensor.module) in causes or tensor.operation == "aten.neg"
     if phase == "forward":
         assert "small_decoder.py:" in tensor.location_a

@@ -258,3 +258,29 @@ def test_an_error_of_the_script_is_raised_in_float64():
         with pytest.raises(RuntimeError):
             torch.ones(2, 3) @ torch.ones(2, 3)
         assert not mode.narrow
+
+
+def test_inputs_of_an_operation_are_the_records_it_was_computed_from():
+    records: list[TensorRecord] = []
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(records.extend, [0]):
+        x = torch.ones(4, 4)
+        doubled = x * 2
+        del x
+        hidden = model(doubled.t().contiguous())
+        freed = torch.empty(4, 4)
+        (hidden[:2] + hidden[2:]).sum().add(freed.zero_().sum()).backward()
+        optimizer.step()
+    by_index = {record.index: record for record in records}
+
+    def operations(record: TensorRecord) -> set[str]:
+        return {by_index[index].operation or by_index[index].role for index in record.inputs}
+
+    inputs = {record.operation: operations(record) for record in records if record.operation and record.call == 0}
+    assert inputs["aten.mul"] == {"aten.ones"}
+    assert inputs["aten.clone"] == {"aten.mul"}
+    assert inputs["aten.addmm"] == {"data"}
+    assert inputs["aten.add"] == {"output"}
+    assert inputs["aten.zero_"] == set()
+    assert all(index < record.index for record in records for index in record.inputs)

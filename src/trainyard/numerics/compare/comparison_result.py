@@ -48,12 +48,23 @@ class TensorPoint(msgspec.Struct, frozen=True, kw_only=True):
     location_b: str
 
 
+class OneSidedOperation(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation that only one side computes. `location`: file and line of the user's code; empty if unknown."""
+
+    side: Literal["A", "B"]
+    operation: str
+    module: str
+    location: str
+
+
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor of B that rounding does not explain. `error`: of B, relative to the float64 reference of A; None if it
     is not finite or the check is exact. `noise`: the largest error of A and its replicas; `limit`: the error from which
-    B differs; `rho`: error / noise. `last_correct`: the last tensor that B computed before it within rounding, None if
-    there is none. `detail`: numbers of this kind of divergence. `only_a`, `only_b`: operations of the module that one
-    side lacks, with their locations. `count`: the tensors that diverge in the same way, this one included."""
+    B differs; `rho`: error / noise. `last_correct`: the last of its inputs that B computed within rounding, or else the
+    last tensor before it; None if there is none. `detail`: numbers of this kind of divergence. `causes`: operations
+    from which a side computed this tensor and that the other side lacks, the nearest of each side. `only_a`, `only_b`:
+    operations of the module that one side lacks, with their locations. `count`: the tensors that diverge in the same
+    way, this one included."""
 
     kind: Kind
     tensor: TensorPoint
@@ -63,6 +74,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     rho: float | None = None
     last_correct: TensorPoint | None = None
     detail: str = ""
+    causes: tuple[OneSidedOperation, ...] = ()
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
     count: int = 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Collection, Iterable, Sequence
+from typing import Literal, NamedTuple
 
 from trainyard.numerics.compare.align_tensors import Alignment, TensorPair, Tensors
-from trainyard.numerics.compare.comparison_result import Divergence, Kind, TensorPoint
+from trainyard.numerics.compare.comparison_result import Divergence, Kind, OneSidedOperation, TensorPoint
+from trainyard.numerics.compare.data_flow import DataFlow
 from trainyard.numerics.compare.exact_checks import ExactFinding
 from trainyard.numerics.compare.judge_tensors import Judgements, finite_or_none
 from trainyard.numerics.compare.logical_tensors import LogicalKey
@@ -78,7 +79,7 @@ class DivergenceFinder:
         pair, judged = self.alignment.pairs[row], self.judgements
         record_a, record_b = self.a[pair.a], self.b[pair.b]
         position = (record_a.step, record_a.index)
-        last = self._last_correct(position, pair.a.rank)
+        last = self._last_correct_input(row)
         kind = judged.kinds[row] or "value"
         divergence = Divergence(
             kind=kind,
@@ -89,11 +90,34 @@ class DivergenceFinder:
             rho=finite_or_none(judged.rho[row]),
             last_correct=self._point_of(last),
             detail=_detail(kind, record_a, record_b),
+            causes=self._causes(pair),
             only_a=_operations_before(self.alignment.only_a, self.a, pair.a, None if last is None else last.a),
             only_b=_operations_before(self.alignment.only_b, self.b, pair.b, None if last is None else last.b),
             count=judged.status.count("different"),
         )
         return _Candidate(position, divergence)
+
+    def _causes(self, pair: TensorPair) -> tuple[OneSidedOperation, ...]:
+        """On each side, the nearest operation from which a tensor was computed and that the other side lacks."""
+        pairs = self.alignment.pairs
+        causes = (
+            _nearest_unmatched("A", self.a, pair.a, {other.a for other in pairs}),
+            _nearest_unmatched("B", self.b, pair.b, {other.b for other in pairs}),
+        )
+        return tuple(cause for cause in causes if cause is not None)
+
+    def _last_correct_input(self, row: int) -> TensorPair | None:
+        """The latest correct tensor from which the tensor of a row was computed in A; without one, the last before."""
+        pair = self.alignment.pairs[row]
+        correct = {
+            other.a: other for other, status in zip(self.alignment.pairs, self.judgements.status) if status in _CORRECT
+        }
+        record = self.a[pair.a]
+        sources = DataFlow(self.a, record.step).sources(pair.a, correct)
+        inputs = [source for source in sources if source in correct]
+        if not inputs:
+            return self._last_correct((record.step, record.index), pair.a.rank)
+        return correct[max(inputs, key=lambda key: self.a[key].index)]
 
     def _independent_rows(self, first: TensorPoint) -> list[int]:
         """The first different tensor of each module, in the step of the first divergence, whose inputs are right. Not
@@ -150,6 +174,19 @@ class DivergenceFinder:
 
     def _point_of(self, pair: TensorPair | None) -> TensorPoint | None:
         return None if pair is None else _point(pair.a, self.a[pair.a], self.b[pair.b])
+
+
+def _nearest_unmatched(
+    side: Literal["A", "B"], records: Tensors, key: LogicalKey, matched: Collection[LogicalKey]
+) -> OneSidedOperation | None:
+    """The nearest operation from which the tensor `key` was computed and that is not `matched`."""
+    for source in DataFlow(records, records[key].step).sources(key, matched):
+        if source.tensor.operation and source not in matched:
+            record = records[source]
+            return OneSidedOperation(
+                side=side, operation=record.operation, module=record.module, location=record.location
+            )
+    return None
 
 
 def _operations_before(

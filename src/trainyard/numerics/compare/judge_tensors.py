@@ -123,7 +123,8 @@ def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgem
             judgement, reasons[at] = _judge(float(error[at]), float(noise[at]), float(limit[at]))
             status.append(judgement)
     for at in compensated_rows(pairs, status):
-        status[at] = "compensated"
+        if kinds[at] != "dtype" or not _is_coarser(rows[at]):
+            status[at] = "compensated"
     reasons = [reason if status[at] == "undetectable" else "" for at, reason in enumerate(reasons)]
     return Judgements(status, error, noise, limit, reasons, kinds, rule)
 
@@ -254,6 +255,11 @@ def _is_float(row: _Row) -> bool:
     """Whether both sides have a floating-point tensor, whose values were recorded."""
     has_sketches = bool(row.a.sketch and row.b.sketch)
     return has_sketches and row.a.dtype in UNIT_ROUNDOFF and row.b.dtype in UNIT_ROUNDOFF
+
+
+def _is_coarser(row: _Row) -> bool:
+    """Whether B has a dtype of less precision than A."""
+    return UNIT_ROUNDOFF.get(row.b.dtype, 0.0) > UNIT_ROUNDOFF.get(row.a.dtype, 0.0)
 
 
 def _is_identical(row: _Row) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal, NamedTuple
 from weakref import ref
@@ -24,6 +24,7 @@ from trainyard.errors import BadInput
 from trainyard.numerics.record.dtensor_shard import shard_of
 from trainyard.numerics.record.module_paths import ModulePaths, tensors_in
 from trainyard.numerics.record.summarise import Summary, summarise
+from trainyard.numerics.record.tensor_writers import TensorWriters, tensors_among
 from trainyard.numerics.record.user_location import user_location
 from trainyard.numerics.tensor_record import Level, Phase, Role, TensorRecord
 
@@ -34,9 +35,9 @@ _ALLOCATIONS = frozenset(
     )
 )
 """Operations without values of their own."""
-_UNRECORDED = frozenset(
-    ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "inductor", "profiler", "prim")
-)
+_COLLECTIVES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"))
+"""Namespaces of collectives."""
+_UNRECORDED = _COLLECTIVES | {"inductor", "profiler", "prim"}
 """Namespaces of collectives and of the framework's own operations."""
 _MASKS = frozenset(("masked_fill", "masked_fill_", "where", "full", "full_like", "tril", "triu", "fill_", "new_full"))
 """Operations that write the negative infinities of a mask."""
@@ -72,6 +73,7 @@ class Recorder:
         self._is_busy = False
         """Whether operations are the recorder's own, or an optimizer's."""
         self._last: _LastSummary | None = None
+        self._writers = TensorWriters()
         self._stack = ExitStack()
 
     def __enter__(self) -> Recorder:
@@ -112,14 +114,21 @@ class Recorder:
 
     # ---- events ----
 
-    def _at_operation(self, func: Any, result: Any) -> None:
-        """Records the outputs of an ATen operation."""
-        if not self.is_recording or self._paths.recomputes or _is_left_out(func):
+    def _at_operation(self, func: Any, arguments: Iterable[Tensor], result: Any) -> None:
+        """Records the outputs of an ATen operation on the tensors `arguments`."""
+        if func.namespace in _COLLECTIVES:
+            self._last = None  # collectives write tensors without counting a version
+        if not self.is_recording or func.is_view:
+            return
+        inputs, outputs = self._writers.of(arguments), tensors_in(result)
+        if self._paths.recomputes or _is_left_out(func):
+            for tensor in outputs:
+                self._writers.write(tensor, inputs)
             return
         name = f"{func.namespace}.{func.overloadpacket.__name__}"
         masks = func.overloadpacket.__name__ in _MASKS
-        for output, tensor in enumerate(tensors_in(result)):
-            self._record(tensor, "output", operation=name, output=output, masks=masks)
+        for output, tensor in enumerate(outputs):
+            self._record(tensor, "output", operation=name, output=output, masks=masks, inputs=inputs)
 
     def _at_boundary(self, path: str, call: int, role: Literal["data", "output"], tensors: list[Tensor]) -> None:
         """Records the outputs of a module, the inputs of an outermost one, and later their gradients."""
@@ -174,6 +183,7 @@ class Recorder:
 
     def _begin_step(self) -> None:
         self._calls.clear()
+        self._writers.clear()
         self._paths.begin_step()
         if self.is_recording:
             self._record(torch.get_rng_state(), "random_state", module="", call=0, phase="forward")
@@ -201,9 +211,15 @@ class Recorder:
         output: int = 0,
         phase: Phase | None = None,
         masks: bool = False,
+        inputs: tuple[int, ...] | None = None,
     ) -> None:
-        """Adds the record of a tensor. `module`, `call`, `phase`: None for the present ones."""
-        if _is_symbolic(tensor) or (operation and 0 < self._most_elements < tensor.numel()):
+        """Adds the record of a tensor. `module`, `call`, `phase`: None for the present ones; `inputs`: None for the
+        records that wrote the tensor."""
+        if _is_symbolic(tensor):
+            return
+        inputs = self._writers.of([tensor]) if inputs is None else inputs
+        if operation and 0 < self._most_elements < tensor.numel():
+            self._writers.write(tensor, inputs)
             return
         in_backward = torch._C._current_graph_task_id() != -1
         phase = phase or ("backward" if in_backward else "forward")
@@ -212,9 +228,11 @@ class Recorder:
             counted = (phase, module, operation, role, f"{name}{output}")
             call = self._calls[counted]
             self._calls[counted] += 1
+        index = len(self._records)
+        self._writers.write(tensor, (index,))
         self._records.append(
             TensorRecord(
-                index=len(self._records),
+                index=index,
                 step=self._step,
                 phase=phase,
                 role=role,
@@ -223,6 +241,7 @@ class Recorder:
                 name=name[:1000],
                 call=call,
                 output=output,
+                inputs=inputs,
                 location="" if in_backward or phase == "optimizer" else user_location(sys._getframe(1)),
                 **_summary_fields(self._summarise(tensor), masks),
             )
@@ -283,9 +302,9 @@ def _summarise_part(tensor: DTensor) -> Summary:
 
 
 class _Operations(TorchDispatchMode):
-    """Calls `record` with each ATen operation outside of compiled regions, and its result."""
+    """Calls `record` with each ATen operation outside of compiled regions, its arguments and its result."""
 
-    def __init__(self, record: Callable[[Any, Any], None]) -> None:
+    def __init__(self, record: Callable[[Any, Iterable[Tensor], Any], None]) -> None:
         super().__init__()
         self._record = record
 
@@ -297,17 +316,17 @@ class _Operations(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        self._record(func, result)
+        self._record(func, tensors_among(args, kwargs or {}), result)
         return result
 
 
 def _is_left_out(func: Any) -> bool:
-    """Whether an operation has no values of its own: views, allocations, collectives (whose results may still be on
+    """Whether an operation has no values of its own: allocations, collectives (whose results may still be on
     their way; waiting for one is recorded), and kernels that compiled code calls."""
     name = func.overloadpacket.__name__
     if func.namespace in _UNRECORDED and name != "wait_tensor":
         return True
-    return func.is_view or name in _ALLOCATIONS or func._overloadname.endswith("out")
+    return name in _ALLOCATIONS or func._overloadname.endswith("out")
 
 
 def _is_symbolic(tensor: Tensor) -> bool:

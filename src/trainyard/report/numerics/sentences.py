@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainyard import units
-from trainyard.numerics.compare.comparison_result import Divergence, RecordComparison, TensorPoint
+from trainyard.numerics.compare.comparison_result import Divergence, OneSidedOperation, RecordComparison, TensorPoint
 from trainyard.numerics.compare.comparison_rule import UNINFORMATIVE, ComparisonRule
 from trainyard.numerics.compare.judge_tensors import NOT_COMPARED
 from trainyard.numerics.compare.logical_tensors import ALL_RANKS
@@ -18,7 +18,9 @@ def headline(comparison: RecordComparison) -> str:
     """The verdict in one sentence, with the first divergence."""
     counts = comparison.counts
     if comparison.first is not None:
-        return f"Different, first at {describe_tensor(comparison.first.tensor)}: {describe(comparison.first)}."
+        first = comparison.first
+        causes = "".join(f", after {describe_cause(cause)}" for cause in first.causes)
+        return f"Different, first at {describe_tensor(first.tensor)}{causes}: {describe(first)}."
     compared = units.counted(counts.compared, "tensor")
     if comparison.verdict == "cannot tell":
         return f"Cannot tell: {comparison.reason}"
@@ -59,6 +61,13 @@ def _describe_value(divergence: Divergence) -> str:
     if divergence.error is None:
         return "its relative error is not finite"
     return f"its relative error is {show(divergence.error)}, and rounding explains {show(divergence.limit)}"
+
+
+def describe_cause(cause: OneSidedOperation) -> str:
+    """An operation that only one side computes: `aten.mul of layers.3 (model.py:12), which only A computes`."""
+    module = f" of {cause.module}" if cause.module else ""
+    location = f" ({cause.location})" if cause.location else ""
+    return f"{cause.operation}{module}{location}, which only {cause.side} computes"
 
 
 def describe_tensor(point: TensorPoint) -> str:
