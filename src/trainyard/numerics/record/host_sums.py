@@ -30,9 +30,9 @@ _MOST_COPIED = 1 << 22
 _LARGEST = float_info.max
 
 
-def host_totals(values: Tensor, sample: Tensor) -> Totals | None:
-    """The sums over `values`, which are a whole logical tensor; `sample`: its sampled elements. None if the compiled
-    code was not built, or does not read such tensors."""
+def host_totals(values: Tensor) -> Totals | None:
+    """The sums over `values`, which are a whole logical tensor. None if the compiled code was not built, or does not
+    read such tensors."""
     library = native.library()
     if library is None or not _is_read(values):
         return None
@@ -47,8 +47,8 @@ def host_totals(values: Tensor, sample: Tensor) -> Totals | None:
         norm=min(sqrt(sums.squares), _LARGEST),
         maximum=sums.maximum,
         nonfinite=nonfinite,
-        sketch=_finite_bytes(np.frombuffer(sums.sketch)),
-        sample=_finite_bytes(sample.to(torch.float64).numpy()),
+        sketch=bytes(sums.sketch),
+        sample=bytes(sums.sample)[: 8 * sums.samples],
     )
 
 
@@ -80,8 +80,3 @@ def _pools() -> tuple[native.Pools, list[NDArray[np.generic]]]:
         factors=factors.ctypes.data,
     )
     return pools, [signs, multipliers, factors]
-
-
-def _finite_bytes(numbers: NDArray[np.float64]) -> bytes:
-    """Numbers as little-endian bytes, with 0 for those that are not finite."""
-    return np.where(np.isfinite(numbers), numbers, 0.0).astype("<f8").tobytes()

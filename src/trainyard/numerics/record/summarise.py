@@ -92,9 +92,9 @@ def _totals(values: Tensor, block: LogicalIndex, elements: int) -> Totals:
         values = torch.view_as_real(values.resolve_conj())
         block, elements = block.of_pairs(), 2 * elements
     values = values.resolve_neg()
-    sample = read_positions(values, _positions(block, elements).to(values.device, non_blocking=True))
-    if block.elements == elements and (totals := host_totals(values, sample)) is not None:
+    if block.elements == elements and (totals := host_totals(values)) is not None:
         return totals
+    sample = read_positions(values, _positions(block, elements).to(values.device, non_blocking=True))
     sums = Sums(values.device, values.is_floating_point())
     add_block(sums, values, block, _chunk(values))
     return sums.read(sample)

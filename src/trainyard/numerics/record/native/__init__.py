@@ -6,11 +6,12 @@ import os
 from ctypes import CDLL, POINTER, Structure, c_double, c_int, c_int64, c_uint64, c_void_p
 from functools import lru_cache
 from pathlib import Path
+from sys import byteorder
 
-from trainyard.numerics.tensor_record import BUCKETS
+from trainyard.numerics.tensor_record import BUCKETS, SAMPLES
 
 LIBRARY = Path(__file__).parent / "native.so"
-_VERSION = 1
+_VERSION = 2
 """`native_version` of the compiled code must return the same."""
 
 
@@ -38,6 +39,8 @@ class NativeSums(Structure):
         ("positive", c_int64),
         ("negative", c_int64),
         ("sketch", c_double * BUCKETS),
+        ("sample", c_double * SAMPLES),
+        ("samples", c_int64),
     ]
 
 
@@ -50,7 +53,7 @@ def _load() -> CDLL | None:
         native.summarise.argtypes = (c_int, c_void_p, c_int64, POINTER(Pools), POINTER(NativeSums))
     except (OSError, AttributeError):  # not built, or built for another machine or an older version
         return None
-    return native if native.native_version() == _VERSION else None
+    return native if native.native_version() == _VERSION and byteorder == "little" else None
 
 
 def library() -> CDLL | None:
