@@ -16,6 +16,7 @@ from trainyard.error_report import ErrorReport
 from trainyard.hangs.verdict import HangAnalysis
 from trainyard.ledger import Ledgers
 from trainyard.numerics.record.record_command import RecordReport
+from trainyard.numerics.reproduce.reproduce_difference import Reproducer
 from trainyard.report.comparison.runs_comparison import RunsComparison
 from trainyard.report.gate.gate_report import (
     BisectReport,
@@ -77,6 +78,7 @@ DOCUMENTS: dict[str, type] = {
     "launch-logs": LaunchLogs,  # trainyard launch logs
     "numerics-comparison": NumericsReport,  # trainyard numerics compare
     "numerics-record": RecordReport,  # trainyard numerics record
+    "numerics-reproducer": Reproducer,  # trainyard numerics reproduce
     "parity": ParityResults,  # trainyard numerics parity
     "report": WrittenReport,  # trainyard report
     "runs": RunList,  # trainyard runs

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from trainyard.api.launch_jobs import launch_render as launch_render
     from trainyard.api.launch_jobs import launch_status as launch_status
     from trainyard.api.record_tensors import record_numerics as record_numerics
+    from trainyard.api.reproduce_numerics import reproduce_numerics as reproduce_numerics
     from trainyard.api.run_jobs import chaos as chaos
     from trainyard.api.run_jobs import chaos_nodes as chaos_nodes
     from trainyard.api.run_jobs import join as join
@@ -105,6 +106,7 @@ _ELSEWHERE = {
     "query": "trainyard.api.trace_modes",
     "reconcile": "trainyard.api.trace_modes",
     "record_numerics": "trainyard.api.record_tensors",
+    "reproduce_numerics": "trainyard.api.reproduce_numerics",
     "report": "trainyard.api.write_report",
     "resume": "trainyard.api.run_jobs",
     "run": "trainyard.api.run_jobs",

@@ -7,6 +7,7 @@ import click
 from trainyard.cli.numerics.compare import command as compare
 from trainyard.cli.numerics.parity import command as parity
 from trainyard.cli.numerics.record import command as record
+from trainyard.cli.numerics.reproduce import command as reproduce
 
 
 @click.group()
@@ -17,3 +18,4 @@ def command() -> None:
 command.add_command(compare, "compare")
 command.add_command(parity, "parity")
 command.add_command(record, "record")
+command.add_command(reproduce, "reproduce")

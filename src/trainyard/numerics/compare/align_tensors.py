@@ -109,13 +109,13 @@ def _align_operations(
     if not keys_b:
         return {}
     names_a, names_b = [_name(key) for key in keys_a], [_name(key) for key in keys_b]
-    if names_a == names_b:
+    records_a, records_b = [a[key] for key in keys_a], [b[key] for key in keys_b]
+    if names_a == names_b and [record.shape for record in records_a] == [record.shape for record in records_b]:
         return dict(zip(keys_a, keys_b))
     if len(keys_a) * len(keys_b) > _MOST_CELLS:
         calls_b = {(*name, key.tensor.call): key for name, key in zip(names_b, keys_b)}
         calls_a = {(*name, key.tensor.call): key for name, key in zip(names_a, keys_a)}
         return {key: calls_b[call] for call, key in calls_a.items() if call in calls_b}
-    records_a, records_b = [a[key] for key in keys_a], [b[key] for key in keys_b]
     rows = best_alignment(_scores(names_a, names_b, records_a, records_b))
     return {keys_a[row]: keys_b[column] for row, column in rows}
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from trainyard.errors import BadInput
 from trainyard.numerics.compare.align_tensors import Alignment, align_tensors
 from trainyard.numerics.compare.common_batches import has_other_batches, without_activations
 from trainyard.numerics.compare.comparison_result import RecordComparison, RecordSide, Verdict
-from trainyard.numerics.compare.exact_checks import check_exactly, random_state_differs
-from trainyard.numerics.compare.find_divergences import DivergenceFinder
+from trainyard.numerics.compare.exact_checks import ExactFinding, check_exactly, random_state_differs
+from trainyard.numerics.compare.find_divergences import DivergenceFinder, Divergences
 from trainyard.numerics.compare.judge_tensors import NOT_COMPARED, Judgements, RunsOfA, judge_tensors
 from trainyard.numerics.compare.logical_tensors import LogicalTensors, has_other_size, is_of_parameter
 from trainyard.numerics.compare.match_ranks import equal_on_all_ranks, join_ranks, ranks_correspond
@@ -30,12 +31,49 @@ _MIN_MATCHED = 0.5
 """Share of the modules of the smaller record that both have; fewer are different models."""
 
 
+class MatchedRecords(NamedTuple):
+    """The plain runs of two records, of their common steps, tensor by tensor. `a`, `b`: with their ranks joined."""
+
+    run_a: RecordedRun
+    run_b: RecordedRun
+    common: frozenset[int]
+    a: LogicalTensors
+    b: LogicalTensors
+    alignment: Alignment
+    has_other_batches: bool
+    judgements: Judgements
+    exact: Sequence[ExactFinding]
+    divergences: Divergences
+
+
 def compare_records(a: Path, b: Path, *, identical: bool = False) -> RecordComparison:
     """Compares the plain run of the record in folder `b` with the record in folder `a`. `identical`: both must be equal
     bit by bit.
 
     Raises `BadInput` for records that do not belong together, `BadFile` for one that cannot be read.
     """
+    matched = match_records(a, b, identical=identical)
+    alignment, judgements, first = matched.alignment, matched.judgements, matched.divergences.first
+    verdict, reason = _verdict(alignment, judgements, first is not None)
+    return RecordComparison(
+        verdict=verdict,
+        reason=reason,
+        a=_side(a, matched.run_a, variants(a)),
+        b=_side(b, matched.run_b, variants(b)),
+        rule=judgements.rule,
+        counts=count_tensors(alignment, judgements),
+        first=first,
+        further=matched.divergences.further,
+        modules=summarise_modules(alignment, judgements, matched.exact, first.tensor if first is not None else None),
+        steps=summarise_steps(alignment, judgements),
+        undetectable_reasons=dict(Counter(filter(None, judgements.reasons)).most_common()),
+        renamed=alignment.modules.renamed,
+        notes=(*([_OTHER_BATCHES] if matched.has_other_batches else []), *_notes(matched)),
+    )
+
+
+def match_records(a: Path, b: Path, *, identical: bool = False) -> MatchedRecords:
+    """Matches and judges the tensors of two records. Raises as `compare_records` does."""
     known_a, known_b = variants(a), variants(b)
     run_a, run_b = read_run(a, "plain", known_a), read_run(b, "plain", known_b)
     common = frozenset(run_a.steps) & frozenset(run_b.steps)
@@ -60,25 +98,8 @@ def compare_records(a: Path, b: Path, *, identical: bool = False) -> RecordCompa
     )
     exact = check_exactly(tensors_a, tensors_b, alignment, identical)
     divergences = DivergenceFinder(tensors_a.tensors, tensors_b.tensors, alignment, judgements).find(exact)
-    first = divergences.first
-    verdict, reason = _verdict(alignment, judgements, first is not None)
-    return RecordComparison(
-        verdict=verdict,
-        reason=reason,
-        a=_side(a, run_a, known_a),
-        b=_side(b, run_b, known_b),
-        rule=judgements.rule,
-        counts=count_tensors(alignment, judgements),
-        first=first,
-        further=divergences.further,
-        modules=summarise_modules(alignment, judgements, exact, first.tensor if first is not None else None),
-        steps=summarise_steps(alignment, judgements),
-        undetectable_reasons=dict(Counter(filter(None, judgements.reasons)).most_common()),
-        renamed=alignment.modules.renamed,
-        notes=(
-            *([_OTHER_BATCHES] if other_batches else []),
-            *_notes(run_a, run_b, common, tensors_a, tensors_b, alignment),
-        ),
+    return MatchedRecords(
+        run_a, run_b, common, tensors_a, tensors_b, alignment, other_batches, judgements, exact, divergences
     )
 
 
@@ -158,15 +179,10 @@ def _side(folder: Path, run: RecordedRun, known: Sequence[str]) -> RecordSide:
     )
 
 
-def _notes(
-    run_a: RecordedRun,
-    run_b: RecordedRun,
-    common: frozenset[int],
-    a: LogicalTensors,
-    b: LogicalTensors,
-    alignment: Alignment,
-) -> Iterator[str]:
+def _notes(matched: MatchedRecords) -> Iterator[str]:
     """Sentences on what limits the comparison, or may explain its result."""
+    run_a, run_b, common = matched.run_a, matched.run_b, matched.common
+    a, b, alignment = matched.a, matched.b, matched.alignment
     for name, run in (("A", run_a), ("B", run_b)):
         if run.cut:
             count = f"{len(run.cut)} of {run.header.ranks} ranks"

@@ -66,9 +66,6 @@ def record_command(
     """Runs `command` once for each variant and writes the tensors of every Python process with a training step to
     `folder`. The command's output goes to stderr. Raises `BadInput` if the command cannot be found or no step was seen,
     and `CommandFailed` if it fails."""
-    program = shutil.which(command[0])
-    if program is None:
-        raise BadInput(f"there is no command {command[0]!r}.", "Commands are looked up on the PATH.")
     if folder.exists() and any(folder.iterdir()):
         raise BadInput(f"{folder} is not empty.", "Pass a new folder.")
     recorded: list[RecordedVariant] = []
@@ -83,7 +80,7 @@ def record_command(
             command=tuple(redact_command(command)),
         )
         began = time.monotonic()
-        _run([program, *command[1:]], folder, request)
+        run_recorded(command, folder, request)
         seconds = time.monotonic() - began
         if not (folder / variant).is_dir():
             raise BadInput(
@@ -101,14 +98,18 @@ def record_command(
     return RecordReport(folder=str(folder), runs=tuple(recorded))
 
 
-def _run(command: Sequence[str], folder: Path, request: RecordRequest) -> None:
-    """Runs the command, recorded. Raises `CommandFailed`."""
+def run_recorded(command: Sequence[str], folder: Path, request: RecordRequest) -> None:
+    """Runs a command whose Python processes are recorded into `folder`; its output goes to stderr. Raises `BadInput` if
+    it cannot be found, `CommandFailed` if it fails."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise BadInput(f"there is no command {command[0]!r}.", "Commands are looked up on the PATH.")
     variables = {
         "PYTHONPATH": python_path(os.environ),
         FOLDER: str(folder.absolute()),
         REQUEST: msgspec.json.encode(request).decode(),
     }
-    code = subprocess.run(command, stdout=2, env={**os.environ, **variables}, check=False).returncode
+    code = subprocess.run([program, *command[1:]], stdout=2, env={**os.environ, **variables}, check=False).returncode
     if code:
         raise CommandFailed(
             f"the command failed with exit code {code} while the variant {request.variant!r} was recorded.",

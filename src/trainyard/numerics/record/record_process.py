@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from trainyard.inject.after_import import AfterImport
+from trainyard.numerics.reproduce.captured_slice import CaptureRequest
 from trainyard.numerics.tensor_record import Level, RecordHeader
 
 FOLDER, REQUEST = "TRAINYARD_NUMERICS_FOLDER", "TRAINYARD_NUMERICS_REQUEST"
@@ -38,6 +39,8 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
     jitter_ulp: float = 0.0
     seed: int = 0
     command: tuple[str, ...] = ()
+    capture: CaptureRequest | None = None
+    """Captures operations instead of recording."""
 
 
 def record() -> None:
@@ -60,6 +63,12 @@ class _Process:
     def begin(self, torch: ModuleType) -> None:
         """Starts to record. Modes that change what is computed are entered before the recorder, which sees their
         results."""
+        if self._request.capture is not None:
+            from trainyard.numerics.reproduce.capture_recorder import CaptureRecorder
+
+            self._stack.enter_context(CaptureRecorder(self._request.capture))
+            atexit.register(self._end)
+            return
         from trainyard.numerics.record.float64_mode import Float64
         from trainyard.numerics.record.recorder import Recorder
         from trainyard.numerics.ulp_jitter import UlpJitter

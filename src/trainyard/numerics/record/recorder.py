@@ -26,7 +26,7 @@ from trainyard.numerics.record.module_paths import ModulePaths, tensors_in
 from trainyard.numerics.record.summarise import Summary, summarise
 from trainyard.numerics.record.tensor_writers import TensorWriters, tensors_among
 from trainyard.numerics.record.user_location import user_location
-from trainyard.numerics.tensor_record import Level, Phase, Role, TensorRecord
+from trainyard.numerics.tensor_record import Level, Phase, Role, TensorKey, TensorRecord
 
 _ALLOCATIONS = frozenset(
     (
@@ -84,13 +84,26 @@ class Recorder:
         ):
             self._stack.callback(handle.remove)
         if self._level == "operations":
-            self._stack.enter_context(_Operations(self._at_operation))
+            self._stack.enter_context(self._operation_mode())
         self._begin_step()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
         self.flush()
+
+    def _operation_mode(self) -> TorchDispatchMode:
+        """The mode that sees the operations."""
+        return _Operations(self._at_operation)
+
+    def next_key(self, func: Any) -> TensorKey | None:
+        """The key of the first result of an operation that is about to run; None if it will not be recorded."""
+        if not self.is_recording or self._paths.recomputes or func.is_view or _is_left_out(func):
+            return None
+        name = _operation_name(func)
+        phase, module = _present_phase(), self._paths.current
+        call = self._calls[phase, module, name, "output", "0"]
+        return TensorKey(self._step, phase, module[:1000], name[:1000], "output", "", call, 0)
 
     def flush(self) -> None:
         """Writes the records of the present step, if this process trains."""
@@ -125,7 +138,7 @@ class Recorder:
             for tensor in outputs:
                 self._writers.write(tensor, inputs)
             return
-        name = f"{func.namespace}.{func.overloadpacket.__name__}"
+        name = _operation_name(func)
         masks = func.overloadpacket.__name__ in _MASKS
         for output, tensor in enumerate(outputs):
             self._record(tensor, "output", operation=name, output=output, masks=masks, inputs=inputs)
@@ -221,8 +234,8 @@ class Recorder:
         if operation and 0 < self._most_elements < tensor.numel():
             self._writers.write(tensor, inputs)
             return
-        in_backward = torch._C._current_graph_task_id() != -1
-        phase = phase or ("backward" if in_backward else "forward")
+        has_location = phase != "optimizer" and _present_phase() == "forward"
+        phase = phase or _present_phase()
         module = self._paths.current if module is None else module
         if call is None:
             counted = (phase, module, operation, role, f"{name}{output}")
@@ -242,7 +255,7 @@ class Recorder:
                 call=call,
                 output=output,
                 inputs=inputs,
-                location="" if in_backward or phase == "optimizer" else user_location(sys._getframe(1)),
+                location=user_location(sys._getframe(1)) if has_location else "",
                 **_summary_fields(self._summarise(tensor), masks),
             )
         )
@@ -318,6 +331,15 @@ class _Operations(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         self._record(func, tensors_among(args, kwargs or {}), result)
         return result
+
+
+def _present_phase() -> Phase:
+    return "backward" if torch._C._current_graph_task_id() != -1 else "forward"
+
+
+def _operation_name(func: Any) -> str:
+    """An operation without its overload, as `aten.mm`."""
+    return f"{func.namespace}.{func.overloadpacket.__name__}"
 
 
 def _is_left_out(func: Any) -> bool:
