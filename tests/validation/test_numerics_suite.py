@@ -159,5 +159,5 @@ def test_tables_count_alarms_and_names(tmp_path) -> None:
     for seed in range(4):
         verdict = "different" if seed == 3 else "same"
         trials.append(BenignTrial(id=SETUPS[0].id, seed=seed, verdict=verdict, location=Location(module="embedding")))
-    assert f"2 of {len(FAULTS)} faults tried: 2 with an alarm, 1 named." in fault_table(trials)
+    assert f"2 of {len(FAULTS)} faults tried: 2 with an alarm, 1 named, of 1 bugs; 0 shown" in fault_table(trials)
     assert "1 false alarms in 4 pairs: 25.0 %" in benign_table(trials)

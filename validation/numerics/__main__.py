@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,7 +29,7 @@ from validation.numerics.benign import SEEDS, SETUPS, Setup
 from validation.numerics.fault import Fault
 from validation.numerics.faults import FAULTS
 from validation.numerics.loss_curves import judge_curves
-from validation.numerics.recorded_pair import CommandFailed, compare, record
+from validation.numerics.recorded_pair import CommandFailed, compare, record, reproduce
 from validation.numerics.tables import benign_table, fault_table, list_errors
 from validation.numerics.trials import BenignTrial, CurveTrial, FaultTrial, Trial, Trials
 
@@ -42,12 +43,17 @@ def try_fault(fault: Fault, folder: Path) -> FaultTrial:
     reference_s = record(good, fault.command(sys.executable, faulty=False), plain=False)
     suspect_s = record(faulty, fault.command(sys.executable, faulty=True), plain=True)
     result = compare(good, faulty)
+    began = time.monotonic()
+    reproduced = reproduce(good, faulty, folder / "reproducer.py") if result.alarm else ""
     return FaultTrial(
         id=fault.id,
         verdict=result.verdict,
         undetectable=result.undetectable,
         named=result.alarm and any(fault.names(location) for location in (result.location, *result.causes)),
         location=result.location,
+        causes=result.causes,
+        reproduced=reproduced,
+        reproduce_s=round(time.monotonic() - began, 1),
         reference_s=round(reference_s, 1),
         suspect_s=round(suspect_s, 1),
         compare_s=result.seconds,

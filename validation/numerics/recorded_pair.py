@@ -52,6 +52,19 @@ def compare(reference: Path, suspect: Path) -> Comparison:
     return read_comparison(msgspec.json.decode(output), seconds)
 
 
+def reproduce(reference: Path, suspect: Path, script: Path) -> str:
+    """The outcome of a reproducer of the first difference: `random inputs` or `captured inputs` if it shows the fault,
+    `not shown`, or the reason for which there is none."""
+    command = [TRAINYARD, "numerics", "reproduce", str(reference), str(suspect), "--out", str(script), "--rerun"]
+    try:
+        output, _ = _run([*command, "--json"], {0, 1})
+    except CommandFailed as failure:
+        lines = str(failure).splitlines()
+        return next((line.partition("]: ")[2] for line in lines if line.startswith("error [")), lines[-1])
+    result = msgspec.json.decode(output)
+    return f"{result['inputs']} inputs" if result["shows_fault"] else result["failure"][-200:] or "not shown"
+
+
 def read_comparison(report: dict[str, Any], seconds: float) -> Comparison:
     """The result in the JSON document of a comparison (`RecordComparison`)."""
     counts = report["counts"]

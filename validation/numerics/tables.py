@@ -14,15 +14,20 @@ ALARM = "different"
 
 
 def fault_table(trials: Trials) -> str:
-    """One row per fault, and the totals."""
+    """One row per fault, and the totals. Loss curves have 80 steps."""
     lines = [
-        "| | fault | source | verdict | named | step (first) | reported | record + compare | loss curves, 80 steps |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| | fault | source | verdict | named | step (first) | reported | reproducer | record + compare | loss curves |",
+        "|---|---|---|---|---|---|---|---|---|---|",
         *(_fault_row(fault, trials.fault(fault.id), trials.curve(fault.id)) for fault in FAULTS),
     ]
     finished = [trial for fault in FAULTS if (trial := trials.fault(fault.id)) and not trial.error]
     alarms, named = sum(trial.verdict == ALARM for trial in finished), sum(trial.named for trial in finished)
-    lines.append(f"\n{len(finished)} of {len(FAULTS)} faults tried: {alarms} with an alarm, {named} named.\n")
+    shown = sum(trial.reproduced.endswith(" inputs") for trial in finished)
+    numbers = len({fault.number for fault in FAULTS if (trial := trials.fault(fault.id)) and trial.named})
+    lines.append(
+        f"\n{len(finished)} of {len(FAULTS)} faults tried: {alarms} with an alarm, {named} named, of {numbers} bugs; "
+        f"{shown} shown by a reproducer.\n"
+    )
     return "\n".join(lines)
 
 
@@ -60,14 +65,15 @@ def _main_line(error: str) -> str:
 
 
 def _fault_row(fault: Fault, trial: FaultTrial | None, curve: CurveTrial | None) -> str:
-    cells: tuple[object, ...] = ("not tried", "", "", "", "")
+    cells: tuple[object, ...] = ("not tried", "", "", "", "", "")
     if trial and not trial.error:
         step = "" if trial.location.step is None else f"{trial.location.step} ({fault.first_step})"
         seconds = f"{trial.reference_s + trial.suspect_s:.0f} s + {trial.compare_s:.1f} s"
         named = _yes(trial.named) + (" (amended)" if trial.named and fault.amended else "")
-        cells = (trial.verdict, named, step, _describe(trial.location), seconds)
+        reported = "; after ".join(_describe(location) for location in (trial.location, *trial.causes))
+        cells = (trial.verdict, named, step, reported, trial.reproduced, seconds)
     elif trial:
-        cells = ("failed", "", "", "", "")
+        cells = ("failed", "", "", "", "", "")
     return _row((fault.number, fault.title, _short(fault.source), *cells, _describe_curve(curve)))
 
 

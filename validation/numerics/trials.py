@@ -11,18 +11,22 @@ from validation.numerics.loss_curves import CurveVerdict
 
 
 class FaultTrial(msgspec.Struct, frozen=True, kw_only=True, tag="fault"):
-    """A planted fault. `verdict`, `undetectable`: of the comparison. `named`: whether the reported location is
-    accepted. `reference_s`, `suspect_s`, `compare_s`:
-    seconds to record both sides and to compare them. `error`: the reason if there is no result."""
+    """A planted fault. `verdict`, `undetectable`, `location`, `causes`: of the comparison. `named`: whether a reported
+    location is accepted. `reproduced`: see `recorded_pair.reproduce`; empty without an alarm. `reference_s`,
+    `suspect_s`, `compare_s`, `reproduce_s`: seconds to record both sides, to compare them and to reproduce the
+    difference. `error`: the reason if there is no result."""
 
     id: str
     verdict: str = ""
     named: bool = False
     undetectable: float = 0.0
     location: Location = Location()
+    causes: tuple[Location, ...] = ()
+    reproduced: str = ""
     reference_s: float = 0.0
     suspect_s: float = 0.0
     compare_s: float = 0.0
+    reproduce_s: float = 0.0
     error: str = ""
     when: str = ""
 

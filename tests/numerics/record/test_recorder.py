@@ -147,6 +147,24 @@ def test_a_compiled_module_is_recorded_at_its_boundary():
     assert not [r for r in compiled if r.operation and "layers" in r.module and r.phase == "forward"]
 
 
+@pytest.mark.slow
+def test_a_module_compiled_in_place_is_recorded_at_its_boundary():
+    def compile_layer(model: Any) -> Any:
+        model.layers[1].compile(backend="aot_eager")
+        return model
+
+    compile_method = torch.nn.Module.compile
+    losses, plain = recorded()
+    compiled_losses, compiled = recorded(wrap=compile_layer)
+    assert torch.nn.Module.compile is compile_method
+    assert compiled_losses == pytest.approx(losses)
+    boundaries = {r.key for r in plain if not r.operation and not r.module.startswith("Classifier.layers.1.")}
+    assert {key for key in boundaries if key.module == "Classifier.layers.1"}
+    assert boundaries <= {r.key for r in compiled}
+    assert {r.module for r in compiled if r.operation and r.phase == "forward"} >= {"Classifier.layers.0.up"}
+    assert not [r for r in compiled if r.operation and "layers.1" in r.module and r.phase == "forward"]
+
+
 def test_the_origin_of_infinities_is_noted():
     records: list[TensorRecord] = []
     with Recorder(records.extend, range(1)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partialmethod
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -54,11 +55,28 @@ class ModulePaths:
             nn.modules.module.register_module_forward_pre_hook(self._enter),
             nn.modules.module.register_module_forward_hook(self._leave, always_call=True),
         ]
+        self._compile = nn.Module.compile
+        nn.Module.compile = partialmethod(_compile_followed, self)  # pyright: ignore[reportAttributeAccessIssue]
         return self
 
     def __exit__(self, *_: object) -> None:
         for handle in self._handles:
             handle.remove()
+        nn.Module.compile = self._compile
+
+    def compile(self, module: nn.Module, *args: Any, **kwargs: Any) -> None:
+        """Compiles a module in place, as `nn.Module.compile` does. Hooks of modules are compiled away in it, so that
+        calls are followed around the compiled function."""
+        self._compile(module, *args, **kwargs)
+        compiled: Callable[..., Any] = module._compiled_call_impl  # pyright: ignore[reportAssignmentType]
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._enter(module, args)
+            output = compiled(*args, **kwargs)
+            self._leave(module, args, output)
+            return output
+
+        module._compiled_call_impl = call
 
     def begin_step(self) -> None:
         """Counts the calls of modules from 0 again."""
@@ -133,6 +151,10 @@ class ModulePaths:
                 continue
             node.metadata[_KEY] = path
             pending += [following for following, _ in node.next_functions if following is not None]
+
+
+def _compile_followed(module: nn.Module, paths: ModulePaths, *args: Any, **kwargs: Any) -> None:
+    paths.compile(module, *args, **kwargs)
 
 
 def tensors_in(values: Any) -> list[Tensor]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 MOST_INPUTS = 32
 """Inputs of a record; of an operation on longer lists of tensors, the first."""
@@ -18,8 +19,9 @@ class TensorWriters:
     saved tensors on as other objects."""
 
     def __init__(self) -> None:
-        self._writers: dict[int, tuple[int, ...]] = {}
-        """Address of a storage -> indices of the records from which its contents were computed."""
+        self._writers: dict[int, tuple[StorageWeakRef, tuple[int, ...]]] = {}
+        """Identity of a storage -> indices of the records from which its contents were computed. The weak references
+        keep identities from being used again, but not the memory."""
 
     def clear(self) -> None:
         """Forgets all tensors, at the start of a step."""
@@ -27,13 +29,15 @@ class TensorWriters:
 
     def of(self, tensors: Iterable[Tensor]) -> tuple[int, ...]:
         """The records from which any of the tensors was computed, without repetition."""
-        known = dict.fromkeys(writer for tensor in tensors for writer in self._writers.get(_address(tensor), ()))
+        storages = filter(None, map(_storage, tensors))
+        entries = (self._writers.get(storage._cdata) for storage in storages)
+        known = dict.fromkeys(writer for entry in entries if entry is not None for writer in entry[1])
         return tuple(known)[:MOST_INPUTS]
 
     def write(self, tensor: Tensor, writers: tuple[int, ...]) -> None:
         """Notes that a tensor was computed from the records `writers`."""
-        if address := _address(tensor):
-            self._writers[address] = writers
+        if (storage := _storage(tensor)) is not None:
+            self._writers[storage._cdata] = StorageWeakRef(storage), writers
 
 
 def tensors_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Tensor]:
@@ -45,12 +49,12 @@ def tensors_among(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Te
             yield from (item for item in value if isinstance(item, Tensor))
 
 
-def _address(tensor: Tensor) -> int:
-    """The address of the memory of a tensor; 0 if it has none that can be read."""
+def _storage(tensor: Tensor) -> UntypedStorage | None:
+    """The memory of a tensor; None if it has none that can be read."""
     local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
     if isinstance(local, FakeTensor) or local.is_meta:
-        return 0
+        return None
     try:
-        return local.untyped_storage().data_ptr()
+        return local.untyped_storage()
     except (RuntimeError, NotImplementedError):  # sparse and nested tensors
-        return 0
+        return None

@@ -132,12 +132,12 @@ class _Capture(TorchDispatchMode):
         return {"tensor": name}
 
     def note_result(self, tensor: Tensor) -> None:
-        """Notes the requested tensor, if captured operations compute it."""
-        self._result = self._names.get(id(tensor))
+        """Notes the requested tensor; one that no captured operation computed is an input."""
+        self._result = self._reference(tensor)
 
     def write(self) -> None:
-        """Writes the slice, once, if the requested tensor was computed by captured operations."""
-        if self._result is None or not self._operations:
+        """Writes the slice, once, if the requested tensor was seen."""
+        if self._result is None:
             return
         folder, rank = Path(self._request.folder), _rank()
         folder.mkdir(parents=True, exist_ok=True)
@@ -154,7 +154,7 @@ class _Capture(TorchDispatchMode):
             device=torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         )
         (folder / f"slice-rank{rank}.json").write_bytes(msgspec.json.encode(captured))
-        self._operations.clear()
+        self._result = None
 
 
 def _rank() -> int:

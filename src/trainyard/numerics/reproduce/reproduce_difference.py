@@ -80,7 +80,7 @@ def reproduce_difference(
     with tempfile.TemporaryDirectory() as folder:
         captured_a = _capture(matched.run_a.header, slices.operations_a, slices.result_a, Path(folder) / "a", rank, say)
         captured_b = None
-        if slices.operations_b:
+        if not slices.is_compiled:
             folder_b = Path(folder) / "b"
             captured_b = _capture(matched.run_b.header, slices.operations_b, slices.result_b, folder_b, rank, say)
         with_random = _attempt(first, slices, captured_a, captured_b, Path(folder), script, "random")
@@ -114,6 +114,8 @@ def _attempt(
         needed_b = needed_inputs(b)
         values_b = [read_value(folder / "b", each, each.name) for each in b.inputs if each.name in needed_b]
     shared = shared_names(values_a, values_b, max(limit, _LEAST_TOLERANCE))
+    if not len(shared) == len(values_a) == len(values_b) and b is not None:
+        inputs = "captured"  # random numbers would not belong together
     values = [*values_b, *(value for value in values_a if value.name not in shared)]
     sources = [
         (

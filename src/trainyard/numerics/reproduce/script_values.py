@@ -115,5 +115,6 @@ def _is_close(a: Tensor, b: Tensor, tolerance: float) -> bool:
         return a.dtype == b.dtype and torch.equal(a, b)
     if torch.equal(a.double(), b.double()):
         return True
+    tolerance = max(tolerance, 2 * torch.finfo(a.dtype).eps, 2 * torch.finfo(b.dtype).eps)
     distance, norm = torch.linalg.vector_norm(a.double() - b.double()), torch.linalg.vector_norm(a.double())
     return bool(distance <= tolerance * norm)

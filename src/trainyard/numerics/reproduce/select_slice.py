@@ -26,14 +26,15 @@ _WITHOUT_SLICE: dict[Kind, str] = {
 
 
 class Slices(NamedTuple):
-    """Operations of A and of B, whose `output` is 0; those of B are empty if B compiled them. `point`: the tensor that
-    they compute; `result_a`, `result_b`: its keys."""
+    """Operations of A and of B, whose `output` is 0. `point`: the tensor that they compute; `result_a`, `result_b`: its
+    keys. `is_compiled`: B compiled them, so that its operations are not known."""
 
     point: TensorPoint
     result_a: TensorKey
     result_b: TensorKey
     operations_a: tuple[TensorKey, ...]
     operations_b: tuple[TensorKey, ...]
+    is_compiled: bool
 
 
 def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
@@ -51,12 +52,8 @@ def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
         )
     pairs = matched.alignment.pairs
     operations_a = _operations(matched.a.tensors, pair.a, {other.a for other in pairs})
-    operations_b: tuple[TensorKey, ...] = ()
-    if not _is_compiled(matched.b.tensors, pair.b):
-        operations_b = _operations(matched.b.tensors, pair.b, {other.b for other in pairs})
-        if not operations_b:
-            operations_a = ()
-    if not operations_a:
+    operations_b = _operations(matched.b.tensors, pair.b, {other.b for other in pairs})
+    if not operations_a and not operations_b:
         raise NotEnoughEvidence(
             "the records have no operations that compute the first different tensor.",
             "Record both sides with --level operations.",
@@ -68,7 +65,8 @@ def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
             f"{_MOST_OPERATIONS}.",
             "Compare programs that are more alike.",
         )
-    return first, Slices(first.tensor, pair.a.tensor, pair.b.tensor, operations_a, operations_b)
+    is_compiled = _is_compiled(matched.b.tensors, pair.b)
+    return first, Slices(first.tensor, pair.a.tensor, pair.b.tensor, operations_a, operations_b, is_compiled)
 
 
 def _pair(matched: MatchedRecords, point: TensorPoint) -> TensorPair:
@@ -82,15 +80,8 @@ def _pair(matched: MatchedRecords, point: TensorPoint) -> TensorPair:
 
 
 def _is_compiled(records: Tensors, key: LogicalKey) -> bool:
-    """Whether a tensor is the output of a module of which no operations were recorded."""
-    tensor = key.tensor
-    return (
-        tensor.role == "output"
-        and not tensor.operation
-        and not any(
-            other.tensor.operation and other.tensor[:3] == tensor[:3] for other in records if other.rank == key.rank
-        )
-    )
+    """Whether a tensor is the output of a module whose operations were not recorded."""
+    return key.tensor.role == "output" and not key.tensor.operation and not records[key].inputs
 
 
 def _operations(records: Tensors, key: LogicalKey, matched: Collection[LogicalKey]) -> tuple[TensorKey, ...]:

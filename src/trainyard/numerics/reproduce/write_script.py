@@ -132,11 +132,9 @@ def _needed(captured: CapturedSlice) -> list[CapturedOperation]:
 
 def needed_inputs(captured: CapturedSlice) -> set[str]:
     """Names of the inputs that the result depends on."""
-    used = {
-        name
-        for operation in _needed(captured)
-        for name in _tensors([list(operation.arguments), list(operation.keywords.values())])
-    }
+    used = set(_tensors(captured.result))
+    for operation in _needed(captured):
+        used |= set(_tensors([list(operation.arguments), list(operation.keywords.values())]))
     return used & {each.name for each in captured.inputs}
 
 
