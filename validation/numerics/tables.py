@@ -16,7 +16,7 @@ ALARM = "different"
 def fault_table(trials: Trials) -> str:
     """One row per fault, and the totals. Loss curves have 80 steps."""
     lines = [
-        "| | fault | source | verdict | named | step (first) | reported | reproducer | record + compare | loss curves |",
+        "| | fault | source | verdict | named | step (first) | reported | reproducer | seconds | loss curves |",
         "|---|---|---|---|---|---|---|---|---|---|",
         *(_fault_row(fault, trials.fault(fault.id), trials.curve(fault.id)) for fault in FAULTS),
     ]
