@@ -17,6 +17,7 @@ from trainyard.hangs.verdict import HangAnalysis
 from trainyard.ledger import Ledgers
 from trainyard.numerics.record.record_command import RecordReport
 from trainyard.numerics.reproduce.reproduce_difference import Reproducer
+from trainyard.numerics.triage.triage_result import Triage
 from trainyard.report.comparison.runs_comparison import RunsComparison
 from trainyard.report.gate.gate_report import (
     BisectReport,
@@ -79,6 +80,7 @@ DOCUMENTS: dict[str, type] = {
     "numerics-comparison": NumericsReport,  # trainyard numerics compare
     "numerics-record": RecordReport,  # trainyard numerics record
     "numerics-reproducer": Reproducer,  # trainyard numerics reproduce
+    "numerics-triage": Triage,  # trainyard numerics triage
     "parity": ParityResults,  # trainyard numerics parity
     "report": WrittenReport,  # trainyard report
     "runs": RunList,  # trainyard runs

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from trainyard.api.trace_modes import query as query
     from trainyard.api.trace_modes import reconcile as reconcile
     from trainyard.api.trace_modes import what_if as what_if
+    from trainyard.api.triage_numerics import triage_numerics as triage_numerics
     from trainyard.api.watch_runs import watch_run as watch_run
     from trainyard.api.write_report import report as report
     from trainyard.report.plans.catalogue import Catalogue
@@ -107,6 +108,7 @@ _ELSEWHERE = {
     "reconcile": "trainyard.api.trace_modes",
     "record_numerics": "trainyard.api.record_tensors",
     "reproduce_numerics": "trainyard.api.reproduce_numerics",
+    "triage_numerics": "trainyard.api.triage_numerics",
     "report": "trainyard.api.write_report",
     "resume": "trainyard.api.run_jobs",
     "run": "trainyard.api.run_jobs",

@@ -8,6 +8,7 @@ from trainyard.cli.numerics.compare import command as compare
 from trainyard.cli.numerics.parity import command as parity
 from trainyard.cli.numerics.record import command as record
 from trainyard.cli.numerics.reproduce import command as reproduce
+from trainyard.cli.numerics.triage import command as triage
 
 
 @click.group()
@@ -19,3 +20,4 @@ command.add_command(compare, "compare")
 command.add_command(parity, "parity")
 command.add_command(record, "record")
 command.add_command(reproduce, "reproduce")
+command.add_command(triage, "triage")

@@ -155,9 +155,11 @@ class Recorder:
 
     def _note_training(self) -> None:
         """Notes that this process trains. A fork that does is a rank, and records from here on."""
-        self._trains = True
         if os.getpid() != self._process:
             self._process, self._records = os.getpid(), []
+        if not self._trains:
+            self._trains = True
+            self._record_random_state()
 
     def _gradient_hook(self, path: str, call: int, output: int) -> Callable[[Tensor], None]:
         step = self._step
@@ -198,6 +200,10 @@ class Recorder:
         self._calls.clear()
         self._writers.clear()
         self._paths.begin_step()
+        if self._trains:  # before, the script has not seeded its generators
+            self._record_random_state()
+
+    def _record_random_state(self) -> None:
         if self.is_recording:
             self._record(torch.get_rng_state(), "random_state", module="", call=0, phase="forward")
 

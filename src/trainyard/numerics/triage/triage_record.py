@@ -1,0 +1,99 @@
+"""Diagnoses the record of a training that has a spike of the loss, values that are not finite, or other results in each
+run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import isfinite, sqrt
+from pathlib import Path
+from statistics import median
+
+from trainyard.errors import BadInput
+from trainyard.numerics.compare.align_tensors import Tensors
+from trainyard.numerics.compare.read_run import RecordedRun, read_run
+from trainyard.numerics.record_files import variants
+from trainyard.numerics.triage.check_determinism import check_determinism
+from trainyard.numerics.triage.find_nonfinite import find_nonfinite, is_loss
+from trainyard.numerics.triage.triage_result import GradientGrowth, StepTotals, Triage
+
+
+def triage_record(folder: Path, again: Path | None = None) -> Triage:
+    """Diagnoses the plain run of a record. `again`: the folder of a second record of the same command, for the report
+    on reproducibility. Raises `BadInput` for records of different steps or ranks, `BadFile` for one that cannot be
+    read."""
+    run = read_run(folder, "plain", variants(folder))
+    tensors = run.tensors.tensors
+    determinism = None
+    if again is not None:
+        second = read_run(again, "plain", variants(again))
+        _check_same_extent(folder, run, again, second)
+        determinism = check_determinism(tensors, second.tensors.tensors, run.header.device)
+    return Triage(
+        folder=str(folder),
+        command=run.header.command,
+        device=run.header.device,
+        steps=_steps(run),
+        nonfinite=find_nonfinite(tensors),
+        gradients=_gradient_growth(tensors, run.steps),
+        determinism=determinism,
+    )
+
+
+def _check_same_extent(first: Path, a: RecordedRun, second: Path, b: RecordedRun) -> None:
+    for name, of_a, of_b in (
+        ("ranks", a.header.ranks, b.header.ranks),
+        ("steps", a.steps, b.steps),
+        ("level", a.header.level, b.header.level),
+    ):
+        if of_a != of_b:
+            raise BadInput(
+                f"{first} and {second} have other {name}: {of_a} and {of_b}.", "Record the same command twice."
+            )
+
+
+def _steps(run: RecordedRun) -> tuple[StepTotals, ...]:
+    """Loss, gradient norm and batch of each step."""
+    losses: dict[int, float | None] = {}
+    squares: dict[int, float] = defaultdict(float)
+    batches: dict[int, list[str]] = defaultdict(list)
+    in_backward: set[int] = set()
+    for key, record in run.tensors.tensors.items():
+        step = record.step
+        if record.phase == "backward":
+            in_backward.add(step)
+        elif step not in in_backward and is_loss(key, record):
+            losses[step] = None if record.nonfinite else record.mean
+        if record.role == "gradient" and record.name and record.phase == "optimizer":
+            squares[step] += record.norm**2 if isfinite(record.norm) else 0.0
+        if record.role == "data":
+            batches[step].append(record.hash)
+    seen: dict[tuple[str, ...], int] = {}
+    totals: list[StepTotals] = []
+    for step in run.steps:
+        batch = tuple(batches[step])
+        totals.append(
+            StepTotals(
+                step=step,
+                loss=losses.get(step),
+                gradient_norm=sqrt(squares[step]),
+                batch=batch,
+                repeats=seen.get(batch) if batch and all(batch) else None,
+            )
+        )
+        seen.setdefault(batch, step)
+    return tuple(totals)
+
+
+def _gradient_growth(tensors: Tensors, steps: tuple[int, ...]) -> tuple[GradientGrowth, ...]:
+    """The gradient norms of each module, the fastest growing first."""
+    squares: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    for key, record in tensors.items():
+        if key.tensor.role == "gradient" and key.tensor.name and key.tensor.phase == "optimizer":
+            squares[key.tensor.module][record.step] += record.norm**2
+    growth: list[GradientGrowth] = []
+    for module, by_step in squares.items():
+        norms = tuple(sqrt(by_step[step]) for step in steps)
+        ratios = [(norms[at] / before, steps[at]) for at in range(2, len(norms)) if (before := median(norms[:at])) > 0]
+        largest, step = max(ratios, default=(0.0, 0))
+        growth.append(GradientGrowth(module=module, norms=norms, growth=largest, step=step))
+    return tuple(sorted(growth, key=lambda module: -module.growth))

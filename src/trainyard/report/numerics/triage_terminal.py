@@ -1,0 +1,139 @@
+"""Prints the diagnosis of a recorded training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from trainyard import units
+from trainyard.numerics.triage.triage_result import Determinism, NonFiniteOrigin, Triage, TriagedTensor
+from trainyard.report.numerics.sentences import show
+from trainyard.report.render.fitted_table import plain
+from trainyard.report.render.terminal import print_table
+from trainyard.report.view.view import Column, Table
+
+_MOST_MODULES, _MOST_STEPS, _MOST_OPERATIONS = 8, 12, 8
+
+
+def triage_headline(triage: Triage) -> str:
+    """The diagnosis in one sentence."""
+    parts: list[str] = []
+    if triage.nonfinite is not None:
+        parts.append(f"The first values that are not finite are in {_tensor(triage.nonfinite.tensor)}")
+    else:
+        parts.append("All values are finite, apart from masks")
+    if triage.determinism is not None:
+        parts.append(_determinism(triage.determinism))
+    return "; ".join(parts) + "."
+
+
+def print_triage(triage: Triage, console: Console, full: bool = False) -> None:
+    """Prints the first non-finite tensor, steps, modules with growing gradients, and operations that do not repeat."""
+    style = "red" if triage.exit_code else "green"
+    console.print(Text(plain(triage_headline(triage)), style=f"bold {style}"))
+    if triage.nonfinite is not None:
+        for line in _origin(triage.nonfinite):
+            console.print(Text(plain(line)))
+    console.print()
+    print_table(_step_table(triage), console, None if full else _MOST_STEPS)
+    if any(module.growth for module in triage.gradients):
+        console.print()
+        print_table(_module_table(triage), console, None if full else _MOST_MODULES)
+    if triage.determinism is not None and triage.determinism.operations:
+        console.print()
+        operations = triage.determinism.operations
+        for operation in operations if full else operations[:_MOST_OPERATIONS]:
+            calls = units.counted(operation.count, "call")
+            text = f"{operation.operation}, {calls}, first {_place(operation.tensor)}: {operation.reason}."
+            console.print(Text(plain(text)))
+            console.print(Text(plain(f"  switch: {operation.switch}"), style="dim"))
+
+
+def _determinism(result: Determinism) -> str:
+    if result.identical == result.compared:
+        return f"both runs have the same bits in {units.counted(result.compared, 'tensor')}"
+    differing = result.compared - result.identical
+    text = f"the runs differ in {differing:,} of {units.counted(result.compared, 'tensor')}"
+    if result.data_step is not None:
+        return f"{text}, and have other batches from step {result.data_step} on: seed the data loader"
+    if result.random_state_step is not None:
+        return f"{text}, and other random numbers from step {result.random_state_step} on: seed the generators"
+    if not result.operations:
+        return f"{text}, though no recorded operation is the origin: initial weights or other code"
+    return f"{text}, which begins in {units.counted(len(result.operations), 'operation')}"
+
+
+def _origin(origin: NonFiniteOrigin) -> Iterator[str]:
+    """Lines on the first non-finite tensor, its inputs and its effects."""
+    counts = (
+        ("NaN", origin.tensor.nan),
+        ("+Inf", origin.tensor.positive_infinities),
+        ("-Inf", origin.tensor.negative_infinities),
+    )
+    found = ", ".join(f"{count:,} {name}" for name, count in counts if count)
+    yield f"values     {found} of {list(origin.tensor.shape)} {origin.tensor.dtype}"
+    if origin.tensor.location:
+        yield f"code       {origin.tensor.location}"
+    for source in origin.inputs:
+        wrong = source.nan + source.positive_infinities + source.negative_infinities
+        state = f"{wrong:,} not finite" if wrong else f"norm {show(source.norm)}, largest {show(source.maximum)}"
+        yield f"input      {_tensor(source)}: {list(source.shape)}, {state}"
+    for name, tensor in (
+        ("loss", origin.first_loss),
+        ("gradient", origin.first_gradient),
+        ("weight", origin.first_weight),
+    ):
+        if tensor is not None:
+            yield f"{name:10} not finite from {_tensor(tensor)} on"
+    yield f"in all     {units.counted(origin.affected + 1, 'tensor')} not finite"
+
+
+def _tensor(tensor: TriagedTensor) -> str:
+    owner = ".".join(filter(None, (tensor.module, tensor.name)))
+    return f"{tensor.operation or tensor.role.replace('_', ' ')}{f' of {owner}' if owner else ''} {_place(tensor)}"
+
+
+def _place(tensor: TriagedTensor) -> str:
+    rank = f" on rank {tensor.rank}" if tensor.rank > 0 else ""
+    return f"in the {tensor.phase} {'step' if tensor.phase == 'optimizer' else 'pass'} of step {tensor.step}{rank}"
+
+
+def _step_table(triage: Triage) -> Table:
+    return Table(
+        title="steps",
+        notes=(),
+        columns=(
+            Column(title="step", digits=0),
+            Column(title="loss", id=True),
+            Column(title="gradient norm", id=True),
+            Column(title="batch", id=True),
+        ),
+        rows=tuple(
+            (
+                step.step,
+                "–" if step.loss is None else f"{step.loss:.5g}",
+                show(step.gradient_norm),
+                "" if step.repeats is None else f"as in step {step.repeats}",
+            )
+            for step in triage.steps
+        ),
+    )
+
+
+def _module_table(triage: Triage) -> Table:
+    return Table(
+        title="modules",
+        notes=("Growth: gradient norm of a step over the median of those before it.",),
+        columns=(
+            Column(title="module"),
+            Column(title="growth", id=True),
+            Column(title="in step", digits=0),
+            Column(title="norms", id=True, optional=True),
+        ),
+        rows=tuple(
+            (module.module, show(module.growth), module.step, " ".join(show(norm) for norm in module.norms[-6:]))
+            for module in triage.gradients
+        ),
+    )
