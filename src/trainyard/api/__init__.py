@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from trainyard.api.launch_jobs import launch_render as launch_render
     from trainyard.api.launch_jobs import launch_status as launch_status
     from trainyard.api.record_tensors import record_numerics as record_numerics
-    from trainyard.api.reproduce_numerics import reproduce_numerics as reproduce_numerics
     from trainyard.api.run_jobs import chaos as chaos
     from trainyard.api.run_jobs import chaos_nodes as chaos_nodes
     from trainyard.api.run_jobs import join as join
@@ -68,9 +67,10 @@ if TYPE_CHECKING:
     from trainyard.api.trace_modes import query as query
     from trainyard.api.trace_modes import reconcile as reconcile
     from trainyard.api.trace_modes import what_if as what_if
-    from trainyard.api.triage_numerics import triage_numerics as triage_numerics
+    from trainyard.api.triage_record import triage_numerics as triage_numerics
     from trainyard.api.watch_runs import watch_run as watch_run
     from trainyard.api.write_report import report as report
+    from trainyard.api.write_reproducer import reproduce_numerics as reproduce_numerics
     from trainyard.report.plans.catalogue import Catalogue
     from trainyard.report.plans.plans_file import Plans
     from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
@@ -107,8 +107,8 @@ _ELSEWHERE = {
     "query": "trainyard.api.trace_modes",
     "reconcile": "trainyard.api.trace_modes",
     "record_numerics": "trainyard.api.record_tensors",
-    "reproduce_numerics": "trainyard.api.reproduce_numerics",
-    "triage_numerics": "trainyard.api.triage_numerics",
+    "reproduce_numerics": "trainyard.api.write_reproducer",
+    "triage_numerics": "trainyard.api.triage_record",
     "report": "trainyard.api.write_report",
     "resume": "trainyard.api.run_jobs",
     "run": "trainyard.api.run_jobs",
