@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from tests.cli import one_screen
 from tests.cli.schema_check import valid
+from tests.numerics.triage.test_triage_record import gradient, write
 from tests.stored import JOB, JOB_TEXT
 from trainyard.cli.main import answer
 from trainyard.record import Run, Sample
@@ -25,9 +27,9 @@ def store_run(values: list[float], rank: int = 1) -> str:
     run = Run(id=new_id(), job=JOB, started="2025-01-01T00:00:00.000+00:00")
     store.begin(run, JOB_TEXT)
     samples = tuple(
-        Sample(step=step, rank=of, repeat=0, wall_ns=1, tokens=8, memory_bytes=1, loss=value if of == rank else None)
+        Sample(step=step, rank=at, repeat=0, wall_ns=1, tokens=8, memory_bytes=1, loss=value if at == rank else None)
         for step, value in enumerate(values)
-        for of in range(2)
+        for at in range(2)
     )
     return store.finish(replace(run, state="complete", samples=samples)).id
 
@@ -69,10 +71,37 @@ def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_replay_records_the_steps_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands: list[tuple[object, ...]] = []
+
+    def record(command: list[str], out: Path, *, steps: str, replicas: int, say: object) -> None:
+        commands.append((Path(command[0]).read_text(), out.name, steps, replicas))
+        write(out, [gradient(step, "layer", 1.0) for step in range(3)])
+
+    monkeypatch.setattr("trainyard.api.triage_record.record_numerics", record)
+    good, bad = store_run(losses({})), store_run(losses({2: nan}))
+    assert triage(good, "--replay", str(tmp_path / "none")) == 0
+    assert commands == []
+    capsys.readouterr()
+    assert triage(bad, "--replay", str(tmp_path / "replay"), "--json") == 1
+    document = valid("numerics-triage", capsys.readouterr().out)
+    assert commands == [(JOB_TEXT, "first", "0-3", 0), (JOB_TEXT, "again", "0-3", 0)]
+    assert document["is_replayed"]
+    assert (document["nonfinite_loss_step"], document["nonfinite"]) == (2, None)
+    assert document["determinism"]["identical"] == document["determinism"]["compared"] == 3
+    assert triage(bad, "--replay", str(tmp_path / "shown")) == 1
+    assert "The replay is finite" in capsys.readouterr().out
+    assert triage(str(tmp_path / "replay" / "first"), "--replay", str(tmp_path / "other")) == 2
+
+
 def test_screen_starts_before_the_spike(capsys: pytest.CaptureFixture[str]) -> None:
     run = store_run(losses({40: 9.0}))
+    capsys.readouterr()
     assert triage(run) == 1
     printed = capsys.readouterr().out
+    one_screen.check("\n".join(line for line in printed.splitlines() if "job.toml" not in line))
     assert "step 40" in printed
     assert [line for line in printed.splitlines() if line.split()[:1] == ["37"]]
     assert not [line for line in printed.splitlines() if line.split()[:1] == ["36"]]

@@ -26,7 +26,7 @@ WINDOW = 32
 LEAST_VALUES = 16
 """Values before the first one that is judged."""
 _LEAST_DEVIATION = 0.01
-"""The least robust standard deviation, of the logarithm: changes of less than 8 % are no spikes."""
+"""The least robust standard deviation, of the logarithm: changes of less than 8 % are not spikes."""
 _RANGE_OF_NORMAL = 2.563
 """The range of the middle 80 % of a normal distribution, in standard deviations."""
 _RATIO_OF_RISES = 1.5

@@ -96,9 +96,9 @@ class NotReproducible(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Determinism(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs of the same command, bit by bit. `compared`, `identical`: numbers of tensors. `random_state_step`,
-    `data_step`: the first step that begins with another random state, or has another batch; None if none does.
-    `unmatched`: tensors of one run only."""
+    """Two runs of the same command, bit by bit. `compared`, `identical`: numbers of tensors, without the states of
+    random-number generators. `random_state_step`, `data_step`: the first step that begins with another random state, or
+    has another batch; None if none does. `unmatched`: tensors of one run only."""
 
     compared: int
     identical: int
@@ -113,7 +113,8 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     order. `nonfinite_loss_step`: the first step whose loss is not finite. `gradients`: of modules, the fastest growing
     first. `determinism`: None without a second run. `is_run`: whether it is a stored run, which has losses but no
     tensors. `replay`: the command that records the steps around the first fault of a stored run; empty if it has none
-    or its job is a script."""
+    or its job is a script. `is_replayed`: these steps of a stored run were recorded: `spikes` and `nonfinite_loss_step`
+    are of the run, everything else is of the records."""
 
     schema: Literal["trainyard/numerics-triage/1"] = "trainyard/numerics-triage/1"
     folder: str
@@ -127,6 +128,12 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     nonfinite_loss_step: int | None = None
     is_run: bool = False
     replay: tuple[str, ...] = ()
+    is_replayed: bool = False
+
+    @property
+    def is_finite_in_replay(self) -> bool:
+        """Whether a loss of the run that was not finite is finite in the replay."""
+        return self.is_replayed and self.nonfinite_loss_step is not None and self.nonfinite is None
 
     @property
     def exit_code(self) -> int:

@@ -17,8 +17,7 @@ _STEPS_BEFORE, _STEPS_AFTER = 3, 1
 
 
 def triage_run(run: Run, folder: Path) -> Triage:
-    """Diagnoses the stored run in `folder`, complete or not. Raises `NotEnoughEvidence` if it has too few losses to
-    tell."""
+    """Diagnoses the stored run in `folder`, complete or not. Raises `NotEnoughEvidence` if it has too few losses."""
     steps = _steps(run)
     spikes = spikes_of(steps)
     nonfinite = next((step.step for step in steps if step.loss is None), None)

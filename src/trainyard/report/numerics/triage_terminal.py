@@ -19,7 +19,8 @@ from trainyard.numerics.triage.triage_result import (
 )
 from trainyard.report.numerics.sentences import show
 from trainyard.report.render.fitted_table import plain
-from trainyard.report.render.terminal import print_table
+from trainyard.report.render.terminal import next_steps, print_table
+from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Column, Table
 
 _MOST_MODULES, _MOST_STEPS, _MOST_OPERATIONS, _MOST_SPIKES = 8, 12, 8, 4
@@ -58,9 +59,9 @@ def print_triage(triage: Triage, console: Console, full: bool = False) -> None:
         console.print(Text(f"spike      {_spike(spike)}"))
     if len(triage.spikes) > _MOST_SPIKES and not full:
         console.print(Text(f"{len(triage.spikes) - _MOST_SPIKES:,} more spikes with --full", style="dim"))
-    if triage.replay:
-        console.print(Text("Record the steps around it:"))
-        console.print(Text(plain(shlex.join(triage.replay)), style="dim"), soft_wrap=True)
+    if triage.is_finite_in_replay:
+        text = "The replay is finite: the batches and the weights do not explain the fault. Check the device."
+        console.print(Text(text, style="yellow"))
     console.print()
     print_table(_step_table(triage, full), console, None if full else _MOST_STEPS)
     if any(module.growth for module in triage.gradients):
@@ -74,11 +75,15 @@ def print_triage(triage: Triage, console: Console, full: bool = False) -> None:
             text = f"{operation.operation}, {calls}, first {_place(operation.tensor)}: {operation.reason}."
             console.print(Text(plain(text)))
             console.print(Text(plain(f"  switch: {operation.switch}"), style="dim"))
+    if triage.replay:
+        for line in next_steps([NextStep(shlex.join(triage.replay), "record the steps around the first fault")]):
+            console.print(line, soft_wrap=True)
 
 
 def _determinism(result: Determinism) -> str:
     if result.identical == result.compared:
-        return f"both runs have the same bits in {units.counted(result.compared, 'tensor')}"
+        unused = "" if result.random_state_step is None else ", which depend on no generator that is without a seed"
+        return f"both runs have the same bits in {units.counted(result.compared, 'tensor')}{unused}"
     differing = result.compared - result.identical
     text = f"the runs differ in {differing:,} of {units.counted(result.compared, 'tensor')}"
     if result.data_step is not None:
