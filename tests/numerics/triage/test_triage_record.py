@@ -153,3 +153,16 @@ def test_a_script_that_writes_memory_behind_torch_is_not_reproducible(tmp_path: 
     assert (triage.determinism.random_state_step, triage.determinism.data_step) == (None, None)
     losses = [step.loss for step in triage.steps]
     assert all(loss is not None and loss != 1.0 for loss in losses)
+
+
+def test_random_states_that_no_tensor_depends_on_do_not_count(tmp_path: Path) -> None:
+    def records(state: str) -> list[TensorRecord]:
+        random_state = TensorRecord(index=0, step=0, phase="forward", role="random_state", hash=state, shape=(8,))
+        return [random_state, operation(1, "mm")]
+
+    first, again = write(tmp_path / "first", records("1")), write(tmp_path / "again", records("2"))
+    triage = triage_record(first, again)
+    assert triage.determinism is not None
+    assert (triage.determinism.compared, triage.determinism.identical) == (1, 1)
+    assert triage.determinism.random_state_step == 0
+    assert triage.exit_code == 0

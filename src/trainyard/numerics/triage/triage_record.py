@@ -4,6 +4,7 @@ run."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from math import isfinite, sqrt
 from pathlib import Path
 from statistics import median
@@ -14,7 +15,8 @@ from trainyard.numerics.compare.read_run import RecordedRun, read_run
 from trainyard.numerics.record_files import variants
 from trainyard.numerics.triage.check_determinism import check_determinism
 from trainyard.numerics.triage.find_nonfinite import find_nonfinite, is_loss
-from trainyard.numerics.triage.triage_result import GradientGrowth, StepTotals, Triage
+from trainyard.numerics.triage.find_spikes import find_spikes
+from trainyard.numerics.triage.triage_result import GradientGrowth, Spike, StepTotals, Triage
 
 
 def triage_record(folder: Path, again: Path | None = None) -> Triage:
@@ -28,15 +30,27 @@ def triage_record(folder: Path, again: Path | None = None) -> Triage:
         second = read_run(again, "plain", variants(again))
         _check_same_extent(folder, run, again, second)
         determinism = check_determinism(tensors, second.tensors.tensors, run.header.device)
+    steps = _steps(run)
     return Triage(
         folder=str(folder),
         command=run.header.command,
         device=run.header.device,
-        steps=_steps(run),
+        steps=steps,
+        spikes=spikes_of(steps),
         nonfinite=find_nonfinite(tensors),
         gradients=_gradient_growth(tensors, run.steps),
         determinism=determinism,
     )
+
+
+def spikes_of(steps: Sequence[StepTotals]) -> tuple[Spike, ...]:
+    """The spikes of the loss and of the gradient norm, in order."""
+    numbers = [step.step for step in steps]
+    spikes = (
+        *find_spikes("loss", numbers, [step.loss for step in steps]),
+        *find_spikes("gradient norm", numbers, [step.gradient_norm for step in steps]),
+    )
+    return tuple(sorted(spikes, key=lambda spike: spike.step))
 
 
 def _check_same_extent(first: Path, a: RecordedRun, second: Path, b: RecordedRun) -> None:

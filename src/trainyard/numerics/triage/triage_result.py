@@ -43,16 +43,34 @@ class NonFiniteOrigin(msgspec.Struct, frozen=True, kw_only=True):
     first_weight: TriagedTensor | None = None
 
 
+Curve = Literal["loss", "gradient norm"]
+
+
+class Spike(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive steps of a curve that are far above those before them. `value`: the largest; `ratio`: to the median
+    of the values before the spike; `score`: the rise in robust standard deviations of a step's change, see
+    find_spikes.py."""
+
+    curve: Curve
+    step: int
+    last_step: int
+    value: float
+    ratio: float
+    score: float
+
+
 class StepTotals(msgspec.Struct, frozen=True, kw_only=True):
     """A step. `loss`: the last scalar before the first backward pass, None if there is none or it is not finite.
-    `gradient_norm`: over the gradients that the optimizer read, before clipping only if it clips in its own step.
-    `batch`: hashes of the batch's tensors. `repeats`: an earlier step with the same batch."""
+    `gradient_norm`: over the gradients that the optimizer read, before clipping only if it clips in its own step; None
+    in a stored run. `batch`: hashes of the batch's tensors. `repeats`: an earlier step with the same batch. `skipped`:
+    the update was not applied."""
 
     step: int
     loss: float | None
-    gradient_norm: float
+    gradient_norm: float | None
     batch: tuple[str, ...]
     repeats: int | None = None
+    skipped: bool = False
 
 
 class GradientGrowth(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,9 +96,9 @@ class NotReproducible(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Determinism(msgspec.Struct, frozen=True, kw_only=True):
-    """Two runs of the same command, bit by bit. `compared`, `identical`: numbers of tensors. `random_state_step`,
-    `data_step`: the first step that begins with another random state, or has another batch; None if none does.
-    `unmatched`: tensors of one run only."""
+    """Two runs of the same command, bit by bit. `compared`, `identical`: numbers of tensors, without the states of
+    random-number generators. `random_state_step`, `data_step`: the first step that begins with another random state, or
+    has another batch; None if none does. `unmatched`: tensors of one run only."""
 
     compared: int
     identical: int
@@ -91,8 +109,12 @@ class Determinism(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Triage(msgspec.Struct, frozen=True, kw_only=True):
-    """The diagnosis of a record. `steps`: in order. `gradients`: of modules, the fastest growing first. `determinism`:
-    None without a second run."""
+    """The diagnosis of a record or a stored run. `steps`: in order. `spikes`: of the loss and the gradient norm, in
+    order. `nonfinite_loss_step`: the first step whose loss is not finite. `gradients`: of modules, the fastest growing
+    first. `determinism`: None without a second run. `is_run`: whether it is a stored run, which has losses but no
+    tensors. `replay`: the command that records the steps around the first fault of a stored run; empty if it has none
+    or its job is a script. `is_replayed`: these steps of a stored run were recorded: `spikes` and `nonfinite_loss_step`
+    are of the run, everything else is of the records."""
 
     schema: Literal["trainyard/numerics-triage/1"] = "trainyard/numerics-triage/1"
     folder: str
@@ -102,12 +124,20 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     nonfinite: NonFiniteOrigin | None
     gradients: tuple[GradientGrowth, ...]
     determinism: Determinism | None
+    spikes: tuple[Spike, ...] = ()
+    nonfinite_loss_step: int | None = None
+    is_run: bool = False
+    replay: tuple[str, ...] = ()
+    is_replayed: bool = False
+
+    @property
+    def is_finite_in_replay(self) -> bool:
+        """Whether a loss of the run that was not finite is finite in the replay."""
+        return self.is_replayed and self.nonfinite_loss_step is not None and self.nonfinite is None
 
     @property
     def exit_code(self) -> int:
-        """0 if nothing is wrong, 1 if values are not finite or the runs differ."""
-        if self.nonfinite is not None or (
-            self.determinism is not None and self.determinism.identical < self.determinism.compared
-        ):
-            return 1
-        return 0
+        """0 if nothing is wrong, 1 if values are not finite, a curve has a spike or the runs differ."""
+        differs = self.determinism is not None and self.determinism.identical < self.determinism.compared
+        is_finite = self.nonfinite is None and self.nonfinite_loss_step is None
+        return int(differs or not is_finite or bool(self.spikes))

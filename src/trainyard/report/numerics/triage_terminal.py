@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
 
 from trainyard import units
-from trainyard.numerics.triage.triage_result import Determinism, NonFiniteOrigin, Triage, TriagedTensor
+from trainyard.numerics.triage.triage_result import (
+    Determinism,
+    NonFiniteOrigin,
+    Spike,
+    StepTotals,
+    Triage,
+    TriagedTensor,
+)
 from trainyard.report.numerics.sentences import show
 from trainyard.report.render.fitted_table import plain
-from trainyard.report.render.terminal import print_table
+from trainyard.report.render.terminal import next_steps, print_table
+from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Column, Table
 
-_MOST_MODULES, _MOST_STEPS, _MOST_OPERATIONS = 8, 12, 8
+_MOST_MODULES, _MOST_STEPS, _MOST_OPERATIONS, _MOST_SPIKES = 8, 12, 8, 4
+_STEPS_BEFORE = 3
+"""Steps shown before the first fault."""
 
 
 def triage_headline(triage: Triage) -> str:
@@ -22,8 +33,16 @@ def triage_headline(triage: Triage) -> str:
     parts: list[str] = []
     if triage.nonfinite is not None:
         parts.append(f"The first values that are not finite are in {_tensor(triage.nonfinite.tensor)}")
+    elif triage.nonfinite_loss_step is not None:
+        parts.append(f"The loss is not finite in step {triage.nonfinite_loss_step}, the first such step")
+    elif triage.is_run:
+        parts.append(f"All losses of {units.counted(len(triage.steps), 'step')} are finite")
     else:
         parts.append("All values are finite, apart from masks")
+    if triage.spikes:
+        parts.append(f"{units.counted(len(triage.spikes), 'spike')}, the first in step {triage.spikes[0].step}")
+    elif triage.is_run:
+        parts.append("no spike")
     if triage.determinism is not None:
         parts.append(_determinism(triage.determinism))
     return "; ".join(parts) + "."
@@ -36,8 +55,15 @@ def print_triage(triage: Triage, console: Console, full: bool = False) -> None:
     if triage.nonfinite is not None:
         for line in _origin(triage.nonfinite):
             console.print(Text(plain(line)))
+    for spike in triage.spikes if full else triage.spikes[:_MOST_SPIKES]:
+        console.print(Text(f"spike      {_spike(spike)}"))
+    if len(triage.spikes) > _MOST_SPIKES and not full:
+        console.print(Text(f"{len(triage.spikes) - _MOST_SPIKES:,} more spikes with --full", style="dim"))
+    if triage.is_finite_in_replay:
+        text = "The replay is finite: the batches and the weights do not explain the fault. Check the device."
+        console.print(Text(text, style="yellow"))
     console.print()
-    print_table(_step_table(triage), console, None if full else _MOST_STEPS)
+    print_table(_step_table(triage, full), console, None if full else _MOST_STEPS)
     if any(module.growth for module in triage.gradients):
         console.print()
         print_table(_module_table(triage), console, None if full else _MOST_MODULES)
@@ -49,11 +75,15 @@ def print_triage(triage: Triage, console: Console, full: bool = False) -> None:
             text = f"{operation.operation}, {calls}, first {_place(operation.tensor)}: {operation.reason}."
             console.print(Text(plain(text)))
             console.print(Text(plain(f"  switch: {operation.switch}"), style="dim"))
+    if triage.replay:
+        for line in next_steps([NextStep(shlex.join(triage.replay), "record the steps around the first fault")]):
+            console.print(line, soft_wrap=True)
 
 
 def _determinism(result: Determinism) -> str:
     if result.identical == result.compared:
-        return f"both runs have the same bits in {units.counted(result.compared, 'tensor')}"
+        unused = "" if result.random_state_step is None else ", which depend on no generator that is without a seed"
+        return f"both runs have the same bits in {units.counted(result.compared, 'tensor')}{unused}"
     differing = result.compared - result.identical
     text = f"the runs differ in {differing:,} of {units.counted(result.compared, 'tensor')}"
     if result.data_step is not None:
@@ -100,7 +130,23 @@ def _place(tensor: TriagedTensor) -> str:
     return f"in the {tensor.phase} {'step' if tensor.phase == 'optimizer' else 'pass'} of step {tensor.step}{rank}"
 
 
-def _step_table(triage: Triage) -> Table:
+def _spike(spike: Spike) -> str:
+    last = "" if spike.last_step == spike.step else f" to {spike.last_step}"
+    return (
+        f"{spike.curve} in step {spike.step}{last}: {show(spike.value)}, {show(spike.ratio)} times the median before it"
+    )
+
+
+def _shown_steps(triage: Triage, full: bool) -> Sequence[StepTotals]:
+    """All steps, or those from shortly before the first fault on."""
+    faults = [spike.step for spike in triage.spikes]
+    faults += [triage.nonfinite_loss_step] if triage.nonfinite_loss_step is not None else []
+    if full or not faults:
+        return triage.steps
+    return [step for step in triage.steps if step.step >= min(faults) - _STEPS_BEFORE]
+
+
+def _step_table(triage: Triage, full: bool) -> Table:
     return Table(
         title="steps",
         notes=(),
@@ -109,6 +155,7 @@ def _step_table(triage: Triage) -> Table:
             Column(title="loss", id=True),
             Column(title="gradient norm", id=True),
             Column(title="batch", id=True),
+            Column(title="update", id=True),
         ),
         rows=tuple(
             (
@@ -116,8 +163,9 @@ def _step_table(triage: Triage) -> Table:
                 "–" if step.loss is None else f"{step.loss:.5g}",
                 show(step.gradient_norm),
                 "" if step.repeats is None else f"as in step {step.repeats}",
+                "not applied" if step.skipped else "",
             )
-            for step in triage.steps
+            for step in _shown_steps(triage, full)
         ),
     )
 
