@@ -15,6 +15,7 @@ import msgspec
 from trainyard.error_report import ErrorReport
 from trainyard.hangs.verdict import HangAnalysis
 from trainyard.ledger import Ledgers
+from trainyard.numerics.bisect.bisect_configuration import NumericsBisection
 from trainyard.numerics.record.record_command import RecordReport
 from trainyard.numerics.reproduce.reproduce_difference import Reproducer
 from trainyard.numerics.triage.triage_result import Triage
@@ -78,6 +79,7 @@ DOCUMENTS: dict[str, type] = {
     "launch-files": RenderedLaunch,  # trainyard launch render
     "launch-logs": LaunchLogs,  # trainyard launch logs
     "numerics-comparison": NumericsReport,  # trainyard numerics compare
+    "numerics-bisection": NumericsBisection,  # trainyard numerics bisect
     "numerics-record": RecordReport,  # trainyard numerics record
     "numerics-reproducer": Reproducer,  # trainyard numerics reproduce
     "numerics-triage": Triage,  # trainyard numerics triage

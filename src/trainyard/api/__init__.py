@@ -38,6 +38,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
+    from trainyard.api.bisect_configurations import bisect_numerics as bisect_numerics
     from trainyard.api.check_parity import parity as parity
     from trainyard.api.compare_records import compare_numerics as compare_numerics
     from trainyard.api.gate_losses import gate_convergence as gate_convergence
@@ -85,6 +86,7 @@ _ELSEWHERE = {
     "Session": "trainyard.run.session",
     "chaos": "trainyard.api.run_jobs",
     "chaos_nodes": "trainyard.api.run_jobs",
+    "bisect_numerics": "trainyard.api.bisect_configurations",
     "compare_numerics": "trainyard.api.compare_records",
     "critical_path": "trainyard.api.trace_modes",
     "gate": "trainyard.api.gate_stored_runs",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from trainyard.cli.numerics.bisect import command as bisect
 from trainyard.cli.numerics.compare import command as compare
 from trainyard.cli.numerics.parity import command as parity
 from trainyard.cli.numerics.record import command as record
@@ -16,6 +17,7 @@ def command() -> None:
     """Check that the training is numerically unchanged."""
 
 
+command.add_command(bisect, "bisect")
 command.add_command(compare, "compare")
 command.add_command(parity, "parity")
 command.add_command(record, "record")

@@ -1,0 +1,41 @@
+"""`bisect_numerics`: which option, variable or interpreter makes a training differ?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from trainyard.errors import BadInput
+from trainyard.numerics.bisect.bisect_configuration import NumericsBisection, bisect_configuration
+
+
+def bisect_numerics(
+    a: str | os.PathLike[str],
+    command: Sequence[str],
+    out: str | os.PathLike[str],
+    *,
+    variables: Mapping[str, tuple[str | None, str | None]] | None = None,
+    rerun: bool = False,
+    say: Callable[[str], object] = lambda text: None,
+) -> NumericsBisection:
+    """Finds the smallest set of differences between two commands that makes the training of the second differ.
+
+    `a`: the record of the right training, with its reference and replicas; its command is run again, with options,
+    interpreter and variables of the other one in part. `command`: of the training in question. `variables`: environment
+    variables with their values in A and B, None for one that is not set. `out`: a folder for finished trials, which are
+    not repeated. `rerun`: the command in the record may be run. `say`: called with the outcome of each trial.
+
+    ```python
+    bisection = api.bisect_numerics("records/good", ["python", "train.py", "--compile"], "bisection", rerun=True)
+    print([cause.name for cause in bisection.causes])
+    ```
+
+    Raises `BadInput` without `rerun` or without a difference, `NotEnoughEvidence` if A is not reproducible or B does
+    not differ.
+    """
+    if not rerun:
+        raise BadInput(
+            "the command in the record has to be run again.", "Allow it with --rerun, if you trust the record."
+        )
+    return bisect_configuration(Path(a), command, Path(out), variables or {}, say)

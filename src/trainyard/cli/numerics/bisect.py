@@ -1,0 +1,61 @@
+"""`trainyard numerics bisect`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command()
+@click.argument("a")
+@click.argument("command_words", metavar="-- COMMAND", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for finished trials.")
+@click.option(
+    "--env",
+    "variables",
+    metavar="NAME=A:B",
+    multiple=True,
+    help="Environment variable with its values in A and B; an empty value: not set.",
+)
+@click.option("--rerun", is_flag=True, help="Allow to run the command that is in the record.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.pass_context
+def command(
+    context: click.Context,
+    a: str,
+    command_words: tuple[str, ...],
+    out: Path,
+    variables: tuple[str, ...],
+    rerun: bool,
+    as_json: bool,
+) -> None:
+    """Find the option, variable or interpreter from which COMMAND differs numerically from A.
+
+    A is a folder that `trainyard numerics record` wrote, with its reference and replicas. Its command is run with some
+    of the options of COMMAND, with its interpreter (and the libraries of that), or with some of the variables, until
+    the smallest set is left that makes the training differ by more than rounding. A repeated call continues.
+
+    Exit codes: 0 one cause, 1 several that act together, 2 bad input, 3 cannot tell: A differs from itself, or COMMAND
+    does not differ.
+    """
+    from trainyard import api
+    from trainyard.cli.support.output import console, print_json, say
+    from trainyard.errors import BadInput
+    from trainyard.report.numerics.bisection_terminal import print_bisection
+
+    values: dict[str, tuple[str | None, str | None]] = {}
+    for text in variables:
+        name, equals, both = text.partition("=")
+        of_a, colon, of_b = both.partition(":")
+        if not (name and equals and colon):
+            raise BadInput(
+                f"--env {text!r}: not of the form NAME=A_VALUE:B_VALUE.", "For example --env OMP_NUM_THREADS=1:8."
+            )
+        values[name] = (of_a or None, of_b or None)
+    result = api.bisect_numerics(a, command_words, out, variables=values, rerun=rerun, say=say)
+    if as_json:
+        print_json(result)
+    else:
+        print_bisection(result, console())
+    context.exit(result.exit_code)
