@@ -97,8 +97,8 @@ def test_the_option_that_makes_a_script_differ_is_found_and_trials_are_kept(tmp_
     wrong = [sys.executable, str(SCRIPT), "--dtype", "float64", "--fault", "epsilon"]
     with pytest.raises(BadInput):
         api.bisect_numerics(tmp_path / "good", wrong, tmp_path / "trials")
-    said: list[str] = []
-    result = api.bisect_numerics(tmp_path / "good", wrong, tmp_path / "trials", rerun=True, say=said.append)
+    messages: list[str] = []
+    result = api.bisect_numerics(tmp_path / "good", wrong, tmp_path / "trials", rerun=True, say=messages.append)
     assert [(cause.name, cause.b) for cause in result.causes] == [("--fault", ("--fault", "epsilon"))]
     assert result.exit_code == 0
     assert result.first is not None

@@ -16,12 +16,12 @@ graphs = st.integers(1, 12).flatmap(
 
 def reachable(graph: tuple[set[int], ...], at: int, until: set[int]) -> set[int]:
     """All sources of a tensor by recursion over paths, which end at `until`."""
-    found: set[int] = set()
+    sources: set[int] = set()
     for source in graph[at]:
-        found.add(source)
+        sources.add(source)
         if source not in until:
-            found |= reachable(graph, source, until)
-    return found
+            sources |= reachable(graph, source, until)
+    return sources
 
 
 @given(graphs, st.data())

@@ -114,10 +114,10 @@ def test_each_operation_has_a_switch_with_a_source(name: str, device: str, switc
 
 
 def test_bad_records_are_refused(tmp_path: Path) -> None:
-    one = write(tmp_path / "a", [operation(0, "mm")], (0,))
+    first = write(tmp_path / "a", [operation(0, "mm")], (0,))
     other = write(tmp_path / "b", [operation(0, "mm", step=1)], (1,))
     with pytest.raises(BadInput):
-        triage_record(one, other)
+        triage_record(first, other)
     with pytest.raises(MissingFile):
         triage_record(tmp_path / "none")
 

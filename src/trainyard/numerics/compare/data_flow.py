@@ -18,7 +18,7 @@ class DataFlow:
     def inputs(self, key: LogicalKey) -> list[LogicalKey]:
         """The tensors from which `key` was computed, as far as they are in the records."""
         known = (self._key(key.rank, index) for index in self._tensors[key].inputs)
-        return [found for found in known if found is not None and found != key]
+        return [source for source in known if source is not None and source != key]
 
     def sources(self, key: LogicalKey, until: Collection[LogicalKey]) -> Iterator[LogicalKey]:
         """All tensors from which `key` was computed, the nearest first, back to the first of `until` on each path,

@@ -9,11 +9,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, NotEnoughEvidence
 from trainyard.numerics.compare.compare_records import match_records
 from trainyard.numerics.compare.comparison_result import Divergence, TensorPoint
 from trainyard.numerics.record.record_command import run_recorded
@@ -23,6 +23,9 @@ from trainyard.numerics.reproduce.select_slice import Slices, select_slices
 from trainyard.numerics.reproduce.write_script import ScriptParts, Side, needed_inputs, write_script
 from trainyard.numerics.tensor_record import RecordHeader, TensorKey
 from trainyard.redact import HIDDEN
+
+if TYPE_CHECKING:
+    from trainyard.numerics.reproduce.script_values import Value
 
 _ERROR = re.compile(r"^([AB]): error (\S+) of torch\.(\w+) \[.*\]$", re.MULTILINE)
 _TIMEOUT_S = 600
@@ -35,7 +38,7 @@ Inputs = Literal["random", "captured"]
 class Reproducer(msgspec.Struct, frozen=True, kw_only=True):
     """A script that needs only torch. `shows_fault`: it was run in an empty folder, and B's operations differ from A's
     in it. `inputs`: random numbers, or the values of the training. `error_a`, `error_b`: relative errors of the
-    operations of each side in the script, None if it failed; `limit`: what rounding explains. `files`: beside the
+    operations of each side in the script, None if it failed; `limit`: what rounding explains. `files`: next to the
     script. `failure`: the end of the script's output if it failed."""
 
     schema: Literal["trainyard/numerics-reproducer/1"] = "trainyard/numerics-reproducer/1"
@@ -116,6 +119,10 @@ def _attempt(
     shared = shared_names(values_a, values_b, max(limit, _LEAST_TOLERANCE))
     if not len(shared) == len(values_a) == len(values_b) and b is not None:
         inputs = "captured"  # random numbers would not belong together
+        _check_comparable(
+            [value for value in values_a if value.name not in shared],
+            [value for value in values_b if value.name not in shared.values()],
+        )
     values = [*values_b, *(value for value in values_a if value.name not in shared)]
     sources = [
         (
@@ -151,6 +158,19 @@ def _attempt(
         limit=limit,
         failure=outcome.failure,
     )
+
+
+def _check_comparable(only_a: Sequence[Value], only_b: Sequence[Value]) -> None:
+    """Raises `NotEnoughEvidence` if each side reads a tensor that the other lacks: the script would show the difference
+    of the inputs."""
+    from trainyard.numerics.reproduce.script_values import is_rearranged
+
+    if only_a and not all(any(is_rearranged(a.tensor, b.tensor) for a in only_a) for b in only_b):
+        raise NotEnoughEvidence(
+            f"the operations of A and B read different tensors ({len(only_a)} and {len(only_b)}): a script would show "
+            "the difference of its inputs.",
+            "The difference enters before them, for example in a collective: see the causes of the comparison.",
+        )
 
 
 def _compared(first: Divergence) -> Literal["values", "dtype", "shape"]:

@@ -17,7 +17,7 @@ from trainyard.numerics.reproduce.captured_slice import CapturedInput
 _MOST_LITERAL = 8
 """Elements of a tensor that is written as a list."""
 _MOST_EMBEDDED = 48 << 10
-"""Characters of a tensor in the script; longer ones are files beside it."""
+"""Characters of a tensor in the script; longer ones are files next to it."""
 
 
 class Value(NamedTuple):
@@ -28,7 +28,7 @@ class Value(NamedTuple):
 
 
 class ValueSource(NamedTuple):
-    """`text`: an expression; `file`: the bytes that it reads from a file beside the script, None without one."""
+    """`text`: an expression; `file`: the bytes that it reads from a file next to the script, None without one."""
 
     text: str
     file: bytes | None = None
@@ -70,7 +70,7 @@ def random_source(value: Value) -> ValueSource:
 
 
 def captured_source(value: Value, file: str) -> ValueSource:
-    """The captured values: a list, text in the script, or a file of the name `file` beside it."""
+    """The captured values: a list, text in the script, or a file of the name `file` next to it."""
     tensor = value.tensor
     if tensor.numel() <= _MOST_LITERAL and not tensor.is_complex():
         return ValueSource(f"torch.tensor({_literal(tensor.tolist())}, dtype={tensor.dtype})")
@@ -106,6 +106,13 @@ def shared_names(a: Sequence[Value], b: Sequence[Value], tolerance: float) -> di
                 names[value.name] = other.name
                 break
     return names
+
+
+def is_rearranged(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors have the same elements in any order, as a tensor and its transpose."""
+    if a.numel() != b.numel() or a.dtype != b.dtype or a.is_complex():
+        return False
+    return torch.equal(a.reshape(-1).sort().values, b.reshape(-1).sort().values)
 
 
 def _is_close(a: Tensor, b: Tensor, tolerance: float) -> bool:

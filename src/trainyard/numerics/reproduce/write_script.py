@@ -151,12 +151,12 @@ def _tensors(value: Any) -> Iterator[str]:
 
 def _dtypes(captured: CapturedSlice) -> list[str]:
     """The floating-point formats among the arguments of the needed operations."""
-    found: set[str] = set()
+    formats: set[str] = set()
     for operation in _needed(captured):
         for value in (*operation.arguments, *operation.keywords.values()):
             if isinstance(value, dict) and value.get("torch") in _FLOATS:
-                found.add(value["torch"])
-    return sorted(found)
+                formats.add(value["torch"])
+    return sorted(formats)
 
 
 def _source(value: Any, names: Mapping[str, str]) -> str:

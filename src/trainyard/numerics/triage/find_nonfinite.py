@@ -12,7 +12,7 @@ from trainyard.numerics.tensor_record import TensorRecord
 from trainyard.numerics.triage.triage_result import NonFiniteOrigin, TriagedTensor
 
 _CONSTANTS = ("aten.ones_like", "aten.full_like", "aten.ones", "aten.full", "aten.scalar_tensor")
-"""Operations whose results are no losses, as the gradient of a loss with respect to itself."""
+"""Operations whose results are not losses, such as the gradient of a loss with respect to itself."""
 
 
 def describe_record(key: LogicalKey, record: TensorRecord) -> TriagedTensor:

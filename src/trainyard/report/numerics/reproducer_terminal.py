@@ -38,7 +38,7 @@ def print_reproducer(result: Reproducer, console: Console) -> None:
     style = "green" if result.shows_fault else "yellow"
     console.print(Text(plain(reproducer_headline(result)), style=f"bold {style}"))
     for name in result.files:
-        console.print(Text(plain(f"reads {name}, beside it"), style="dim"))
+        console.print(Text(plain(f"reads {name}, next to it"), style="dim"))
     lines = result.text.splitlines()
     shown = [line if len(line) < 200 else f"{line[:150]}..." for line in lines[:_MOST_LINES]]
     console.print()

@@ -102,8 +102,8 @@ def _origin(origin: NonFiniteOrigin) -> Iterator[str]:
         ("+Inf", origin.tensor.positive_infinities),
         ("-Inf", origin.tensor.negative_infinities),
     )
-    found = ", ".join(f"{count:,} {name}" for name, count in counts if count)
-    yield f"values     {found} of {list(origin.tensor.shape)} {origin.tensor.dtype}"
+    listed = ", ".join(f"{count:,} {name}" for name, count in counts if count)
+    yield f"values     {listed} of {list(origin.tensor.shape)} {origin.tensor.dtype}"
     if origin.tensor.location:
         yield f"code       {origin.tensor.location}"
     for source in origin.inputs:
