@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -59,8 +60,8 @@ def reproduce(reference: Path, suspect: Path, script: Path) -> str:
     try:
         output, _ = _run([*command, "--json"], {0, 1})
     except CommandFailed as failure:
-        lines = str(failure).splitlines()
-        return next((line.partition("]: ")[2] for line in lines if line.startswith("error [")), lines[-1])
+        message = re.search(r"error \[[\w-]+\]: (.*)", str(failure))
+        return message[1] if message else str(failure).splitlines()[-1]
     result = msgspec.json.decode(output)
     return f"{result['inputs']} inputs" if result["shows_fault"] else result["failure"][-200:] or "not shown"
 
