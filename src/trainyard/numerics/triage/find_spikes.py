@@ -6,8 +6,9 @@ It also rises by more than 1.5 times the largest of these changes, so that a spi
 listed only if it is larger. Values are compared by their logarithm. The spike lasts while values are as far above those
 before its beginning.
 
-False alarms, measured on simulated curves (tests/numerics/triage/test_find_spikes.py): at most one in 10,000 steps of a
-decaying loss with normal noise, of a random walk, of noise with Laplace's distribution, and of two levels of loss.
+False alarms on simulated curves, on which the rule was chosen (tests/numerics/triage/test_find_spikes.py): at most
+one in 10,000 steps of a decaying loss with normal noise, of a random walk, of noise with Laplace's distribution, and
+of two levels of loss.
 """
 
 from __future__ import annotations
