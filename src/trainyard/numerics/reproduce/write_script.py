@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from trainyard.errors import NotEnoughEvidence
 from trainyard.numerics.reproduce.captured_slice import CapturedOperation, CapturedSlice
-from trainyard.numerics.reproduce.script_values import Value, ValueSource
 from trainyard.printable import printable
+
+if TYPE_CHECKING:
+    from trainyard.numerics.reproduce.script_values import Value, ValueSource
 
 _FLOATS = ("float16", "bfloat16", "float32")
 """Formats that the reference widens to float64."""
