@@ -143,7 +143,9 @@ def test_captured_values_are_written_exactly(shape: list[int], dtype: Any, trans
     )
     source_lines = write_script(parts).partition("def operations_of_a")[0].partition("torch.manual_seed(0)\n")
     scope: dict[str, Any] = {}
-    exec(source_lines[0] + source_lines[2], scope)  # noqa: S102  the script that the test wrote
+    lines = (source_lines[0] + source_lines[2]).replace("torch.set_grad_enabled(False)\n", "")
+    exec(lines, scope)  # noqa: S102  the script that the test wrote
+    assert torch.is_grad_enabled()
     restored = scope["x0"]
     assert (restored.shape, restored.dtype) == (tensor.shape, tensor.dtype)
     assert torch.equal(restored, tensor)
