@@ -21,7 +21,7 @@ from trainyard.numerics.compare.noise_levels import F64
 
 _SEVERITY: tuple[Status, ...] = ("different", "within rounding", "compensated", "undetectable", "identical")
 """Statuses in the order in which they decide that of several tensors."""
-_JUDGED: tuple[Status, ...] = ("identical", "within rounding", "different")
+JUDGED: tuple[Status, ...] = ("identical", "within rounding", "different")
 """Statuses of tensors whose errors are shown."""
 
 
@@ -66,6 +66,7 @@ def _summarise_module(
     statuses: list[Status] = [judgements.status[row] for row in rows]
     worst = _worst(rows, judgements)
     key = None if worst is None else alignment.pairs[worst].a.tensor
+    different = next((alignment.pairs[row].a.tensor for row in rows if judgements.status[row] == "different"), None)
     return ModuleComparison(
         module=module,
         status="different" if violated else min(statuses, key=_SEVERITY.index),
@@ -76,6 +77,8 @@ def _summarise_module(
         of_limit=None if worst is None else finite_or_none(judgements.of_limit[worst]),
         noise=None if worst is None else finite_or_none(judgements.noise[worst]),
         worst="" if key is None else " ".join(filter(None, (key.operation or key.role, key.name))),
+        first_step=None if different is None else different.step,
+        first_phase=None if different is None else different.phase,
         is_first_fault=first is not None and first.module == module,
     )
 
@@ -108,7 +111,7 @@ def summarise_steps(alignment: Alignment, judgements: Judgements) -> tuple[StepC
 
 def _worst(rows: Sequence[int], judgements: Judgements) -> int | None:
     """The row with the largest error relative to its limit, among those that are judged by value."""
-    judged = [row for row in rows if judgements.status[row] in _JUDGED and not np.isnan(judgements.error[row])]
+    judged = [row for row in rows if judgements.status[row] in JUDGED and not np.isnan(judgements.error[row])]
     return max(judged, key=lambda row: float(judgements.of_limit[row]), default=None)
 
 
