@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.numerics.compare.comparison_result import ModuleComparison, RecordComparison
-from trainyard.report.numerics.sentences import show
+from trainyard.report.numerics.sentences import describe_place, show
 from trainyard.report.view.view import Column, Table
 
 _BEFORE, _AFTER = 5, 8
@@ -26,24 +26,27 @@ def module_table(comparison: RecordComparison, full: bool) -> Table:
     shown = comparison.modules if full else _around_fault(comparison.modules)
     left_out = len(comparison.modules) - len(shown)
     indent = " " * len(FIRST_FAULT) if any(module.is_first_fault for module in shown) else ""
+    root = _root(comparison.modules)
     return Table(
-        title="module",
+        title=f"module of {root}" if root else "module",
         notes=(f"{left_out:,} more modules with --full.",) if left_out else (),
         columns=(
             Column(title="module"),
             Column(title="rho", id=True),
             Column(title="of limit", id=True),
             Column(title="status", id=True),
+            Column(title="differs from", id=True, optional=True),
             Column(title="noise", id=True, optional=True),
             Column(title="largest in", optional=True),
             Column(title="tensors", digits=0, optional=True),
         ),
         rows=tuple(
             (
-                (FIRST_FAULT if module.is_first_fault else indent) + (module.module or "(no module)"),
+                (FIRST_FAULT if module.is_first_fault else indent) + _within(root, module.module),
                 _rho(module),
                 show(module.of_limit),
                 _STATUS[module.status],
+                describe_place(module.first_step, module.first_phase),
                 show(module.noise),
                 module.worst,
                 module.tensors,
@@ -51,6 +54,18 @@ def module_table(comparison: RecordComparison, full: bool) -> Table:
             for module in shown
         ),
     )
+
+
+def _root(modules: tuple[ModuleComparison, ...]) -> str:
+    """The module that contains all others; empty if there is none."""
+    names = [module.module for module in modules if module.module]
+    root = min(names, key=len, default="")
+    return root if len(names) > 1 and all(name == root or name.startswith(f"{root}.") for name in names) else ""
+
+
+def _within(root: str, module: str) -> str:
+    """The path of a module without that of the root."""
+    return (module.removeprefix(f"{root}.") if root else module) or "(no module)"
 
 
 def _rho(module: ModuleComparison) -> str:
