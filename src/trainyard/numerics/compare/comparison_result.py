@@ -80,27 +80,34 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
 
-class ModuleComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors of a module over all steps; `module` is empty outside of modules. `rho`: the largest; `of_limit`: the
-    largest error as a fraction of its limit; `worst`: the operation or role of that tensor; `noise`: of it. None if no
-    tensor was judged by value. `first_step`, `first_phase`: of its first different tensor; None without one."""
+class ModuleErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the tensors of a module. `rho`: the largest; `of_limit`: the largest error as a fraction of its limit;
+    `worst`: the operation or role of that tensor; `noise`: of it. None if no tensor was judged by value."""
 
-    module: str
     status: Status
-    tensors: int
-    different: int
-    undetectable: int
     rho: float | None = None
     of_limit: float | None = None
     noise: float | None = None
     worst: str = ""
+
+
+class ModuleComparison(ModuleErrors, frozen=True, kw_only=True):
+    """The tensors of a module over all steps; `module` is empty outside of modules. `first_step`, `first_phase`: of its
+    first different tensor; None without one. `near_fault`: its tensors in the step and phase of the first divergence;
+    None if it has none there, or if nothing diverges."""
+
+    module: str
+    tensors: int
+    different: int
+    undetectable: int
     first_step: int | None = None
     first_phase: Phase | None = None
+    near_fault: ModuleErrors | None = None
     is_first_fault: bool = False
 
 
 class StepComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors of a phase of a step, as `ModuleComparison`. `noise`, `error`: medians over the tensors judged by
+    """The tensors of a phase of a step, as `ModuleErrors`. `noise`, `error`: medians over the tensors judged by
     value, None without any."""
 
     step: int

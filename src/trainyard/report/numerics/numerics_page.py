@@ -79,26 +79,31 @@ def _figures(report: NumericsReport) -> list[KeyFigure]:
     """Key figures: tensors that differ, agree, and cannot be judged."""
     counts = report.counts
     return [
-        KeyFigure(label="different", value=units.show_count(counts.different), description="Tensors beyond the limit."),
+        KeyFigure(label="different", value=f"{counts.different:,}", description="Tensors beyond the limit."),
         KeyFigure(
             label="same",
-            value=units.show_count(counts.identical + counts.within_rounding + counts.compensated),
+            value=f"{counts.identical + counts.within_rounding + counts.compensated:,}",
             description="Tensors that are equal bit by bit, or within rounding.",
         ),
         KeyFigure(
             label="undetectable",
-            value=units.show_count(counts.undetectable),
+            value=f"{counts.undetectable:,}",
             description="Tensors that could not be judged.",
         ),
     ]
 
 
 def _fault(report: NumericsReport) -> dict[str, Any] | None:
-    """Title and facts (name, value, is code) of the first divergence."""
+    """Title, facts (name, value, is code), and step and phase of the first divergence."""
     if report.first is None:
         return None
     facts = [(name, value, name in _CODE_FACTS) for name, value in divergence_facts(report.first)]
-    return {"title": f"{describe_tensor(report.first.tensor)}: {describe(report.first)}", "facts": facts}
+    tensor = report.first.tensor
+    return {
+        "title": describe_tensor(tensor),
+        "facts": facts,
+        "place": describe_place(tensor.step, tensor.phase),
+    }
 
 
 def _module(module: ModuleComparison) -> dict[str, Any]:

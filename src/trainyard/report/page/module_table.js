@@ -3,7 +3,7 @@
 import { view } from "./data.js";
 import { el } from "./dom.js";
 import { saveCsv, section } from "./export.js";
-import { around, moduleTree, openAtFirst } from "./module_tree.js";
+import { around, moduleTree, openAtFirst, subtree } from "./module_tree.js";
 import { moduleTensors } from "./module_tensors.js";
 import { plural, whole } from "./numbers.js";
 import { ratio, ratioAxis, ratioScale, ratioTrack } from "./relative_errors.js";
@@ -22,11 +22,13 @@ export const moduleRows = () => [
 export function moduleTable() {
   const { modules } = view;
   const different = modules.filter(({ status }) => status === "different").length;
-  const card = section("modules", "Modules in order of execution", `the largest error of each module relative to its limit, on a logarithmic axis; ${different ? `${whole(different)} of ${plural(modules.length, "module")} differ` : plural(modules.length, "module")}`, {
+  const card = section("modules", "Modules in order of execution", `select a module to see its tensors; points are the largest errors relative to their limits, on a logarithmic axis; ${different ? `${whole(different)} of ${plural(modules.length, "module")} differ` : plural(modules.length, "module")}`, {
     nav: "Modules", csv: () => saveCsv("modules", moduleRows()),
   });
   const axis = ratioAxis(modules.map(({ of_limit: value }) => value));
   const roots = moduleTree(modules);
+  /** The module of the subtree of a closed node that has the largest of the errors that are shown. */
+  const worstOf = (node) => subtree(node).reduce((worst, at) => (worst === null || (shownErrors(modules[at]).of_limit ?? -1) > (shownErrors(modules[worst]).of_limit ?? -1) ? at : worst), null);
   const unfolded = openAtFirst(roots, MOST_OPEN);
   const shownWhole = new Set();
   const body = el("tbody");
@@ -52,10 +54,10 @@ export function moduleTable() {
   /** The rows of the modules that match the search text and the filter. */
   function foundLines() {
     const wanted = state.q.toLowerCase();
-    const found = modules.flatMap((row, at) => ((state.kind !== "different" || row.status === "different") && row.module.toLowerCase().includes(wanted) ? [at] : []));
+    const found = modules.flatMap((row, at) => ((state.kind !== "different" || shownErrors(row).status === "different") && row.module.toLowerCase().includes(wanted) ? [at] : []));
     if (!found.length) return [el("tr", {}, el("td", { colspan: COLUMNS, class: "empty" }, "No module matches."))];
     const shown = shownWhole.has("found") ? found : found.slice(0, MOST_FOUND);
-    const lines = shown.flatMap((at) => moduleLines({ node: { label: modules[at].module || "(no module)", path: modules[at].module, module: at, worst: at, modules: 1, children: [] }, level: 0, isOpen: true, toggle: null }));
+    const lines = shown.flatMap((at) => moduleLines({ node: { label: modules[at].module || "(no module)", path: modules[at].module, module: at, modules: 1, children: [] }, level: 0, isOpen: true, toggle: null }));
     if (shown.length < found.length) lines.push(moreLine(`Show ${whole(found.length - shown.length)} more`, () => shownWhole.add("found")));
     return lines;
   }
@@ -80,7 +82,8 @@ export function moduleTable() {
 
   /** The row of a node and, if they are open, its tensors. A closed node shows the largest error of its subtree. */
   function moduleLines({ node, level, isOpen, toggle: act }) {
-    const row = modules[isOpen ? node.module : node.worst];
+    const at = isOpen ? node.module : worstOf(node);
+    const row = at === null ? null : { ...modules[at], ...shownErrors(modules[at]) };
     const isShown = node.module !== null && openModules().includes(node.module);
     const fold = act
       ? el("button", { type: "button", class: "fold", "data-path": node.path, "aria-expanded": isOpen, "aria-label": `Modules in ${node.path}`, onclick: act }, isOpen ? "▾" : "▸")
@@ -94,7 +97,7 @@ export function moduleTable() {
       el("td", { class: "ratio-cell" }, row ? ratioTrack(row.of_limit, axis) : ""),
       el("td", { class: "number" }, row ? ratio(row.of_limit) : ""),
       el("td", { class: "number" }, row ? (row.status === "different" && !(row.of_limit > 1) ? "exact" : ratio(row.rho)) : ""),
-      el("td", {}, row ? statusText(row.status) : ""),
+      el("td", {}, row?.status ? statusText(row.status) : ""),
       el("td", { class: "close" }, row?.differs_from ?? ""));
     return isShown ? [line, tensorLine(node.module)] : [line];
   }
@@ -114,13 +117,18 @@ export function moduleTable() {
   const tensorLine = (at) => el("tr", { class: "tensors" }, el("td", { colspan: COLUMNS }, moduleTensors(at)));
 
   body.addEventListener("keydown", moveFocus);
-  watch((changed) => ["q", "kind", "open"].some((name) => changed.includes(name)) && fill());
+  watch((changed) => ["q", "kind", "open", "by"].some((name) => changed.includes(name)) && fill());
   fill();
   const heads = [el("th", { scope: "col" }, "Module"), el("th", { scope: "col", class: "ratio-cell" }, el("span", { class: "hidden" }, "error relative to the limit, as a point"), ratioScale(axis)),
     ...[["of limit", true], ["rho", true], ["status", false], ["differs from", false]].map(([head, number]) => el("th", { scope: "col", class: number ? "number" : null }, head))];
   const table = el("table", { class: "modules" }, el("caption", { class: "hidden" }, "Modules in order of execution"), el("thead", {}, el("tr", {}, ...heads)), body);
   card.append(filters(), el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Modules, table" }, table));
 }
+
+const NO_ERRORS = { status: "", rho: null, of_limit: null };
+
+/** The errors of a module that are shown: in the step and phase of the first fault or, without one or if these are chosen, of all steps. */
+const shownErrors = (row) => (view.fault && state.by !== "all" ? row.near_fault ?? NO_ERRORS : row);
 
 const openModules = () => state.open.split(",").filter(Boolean).map(Number).filter((at) => at < view.modules.length);
 
@@ -139,7 +147,22 @@ function filters() {
   };
   watch(show);
   show();
-  return el("div", { class: "controls" }, el("p", { class: "hint note" }, "Select a module to see its tensors. Arrow keys move between modules, and fold and unfold them."), only, el("label", { class: "search" }, input));
+  return el("div", { class: "controls" }, scopes(), el("div", { class: "search" }, only, input));
+}
+
+/** The choice between the errors in the step and phase of the first fault, and those of all steps; nothing without a fault. */
+function scopes() {
+  const group = el("div", { class: "legend orders", role: "group", "aria-label": "Errors shown" });
+  if (!view.fault) return group;
+  group.append(el("span", { "aria-hidden": "true" }, "Errors in"));
+  for (const [by, label] of [["", `${view.fault.place} (first fault)`], ["all", "all steps"]]) {
+    const key = el("button", { type: "button", onclick: () => setState({ by }) }, label);
+    const show = () => key.setAttribute("aria-pressed", String((state.by === "all" ? "all" : "") === by));
+    watch(show);
+    show();
+    group.append(key);
+  }
+  return group;
 }
 
 /** Arrow keys move the focus between the rows of modules; left and right fold and unfold. */

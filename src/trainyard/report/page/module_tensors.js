@@ -5,7 +5,7 @@ import { el } from "./dom.js";
 import { plural, whole } from "./numbers.js";
 import { ratio } from "./relative_errors.js";
 
-const SHORT = 40;
+const SHORT = 14;
 const PARTS = ["module", "step", "phase", "label", "status", "error", "noise", "limit", "reason", "location"];
 
 let packed = null;
@@ -33,15 +33,18 @@ export function moduleTensors(at) {
   const body = el("tbody");
   const first = rows.findIndex(({ status }) => status === "different");
   const begin = Math.max(0, Math.min(first - SHORT / 2, rows.length - SHORT));
+  const scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Tensors of ${name}, table` });
   const more = el("button", { type: "button", class: "more", onclick: () => show(rows) }, `Show all ${whole(rows.length)}`);
   const show = (shown) => {
     body.replaceChildren(...shown.map((row) => tensorLine(row, row === rows[first])));
+    scroll.classList.toggle("tall", shown.length > SHORT);
     more.hidden = shown.length === rows.length;
   };
   show(rows.slice(begin, begin + SHORT));
   const heads = [["step", true], ["phase", false], ["tensor", false], ["error", true], ["noise", true], ["limit", true], ["of limit", true], ["status", false], ["code", false]];
   const table = el("table", {}, el("caption", { class: "hidden" }, `Tensors of ${name}`), el("thead", {}, el("tr", {}, ...heads.map(([head, number]) => el("th", { scope: "col", class: number ? "number" : null }, head)))), body);
-  return el("div", {}, el("p", { class: "small" }, note), el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Tensors of ${name}, table` }, table), more);
+  scroll.append(table);
+  return el("div", {}, el("p", { class: "small" }, note), scroll, more);
 }
 
 /** A row of the table. */

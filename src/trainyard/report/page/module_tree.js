@@ -1,9 +1,8 @@
 // Modules as a tree by their paths, in order of execution.
 
 /**
- * The roots of the tree of `modules` ({module: path, is_first_fault, of_limit}). A node: {label, path, module (index, or null for a mere prefix),
- * first (whether the first fault is in its subtree), worst (index of the module of its subtree with the largest error relative to its limit),
- * modules (number of modules of its subtree), children}.
+ * The roots of the tree of `modules` ({module: path, is_first_fault}). A node: {label, path, module (index, or null for a mere prefix),
+ * first (whether the first fault is in its subtree), modules (number of modules of its subtree), children}.
  */
 export function moduleTree(modules) {
   const root = { label: "", path: "", module: null, children: [] };
@@ -43,15 +42,16 @@ function joined(node) {
 function summedUp(node, modules) {
   const children = node.children.map((child) => summedUp(child, modules));
   const own = node.module === null ? null : modules[node.module];
-  const value = (at) => (at === null ? -1 : modules[at].of_limit ?? -1);
   return {
     ...node,
     children,
     first: Boolean(own?.is_first_fault) || children.some(({ first }) => first),
-    worst: children.reduce((worst, child) => (value(child.worst) > value(worst) ? child.worst : worst), node.module),
     modules: (own ? 1 : 0) + children.reduce((sum, child) => sum + child.modules, 0),
   };
 }
+
+/** The modules (indices) of a node and of all nodes below it. */
+export const subtree = (node) => [...(node.module === null ? [] : [node.module]), ...node.children.flatMap(subtree)];
 
 /** Which nodes are open at first: those above the first fault, and level by level the others, while at most `most` rows are shown. */
 export function openAtFirst(roots, most) {
