@@ -139,12 +139,12 @@ def _pack(tensors: tuple[TensorComparison, ...], modules: tuple[ModuleComparison
 
 
 def _label(tensor: TensorComparison) -> str:
-    """A tensor within its module: `aten.mm (call 1)`, `gradient weight`."""
-    name = tensor.operation or tensor.role.replace("_", " ")
+    """A tensor within its module: `aten.mm (call 1)`, `gradient: weight`."""
     call = f" (call {tensor.call})" if tensor.operation and tensor.call else ""
     output = f" output {tensor.output}" if tensor.output else ""
     rank = f" on rank {tensor.rank}" if tensor.rank > 0 else ""
-    return " ".join(filter(None, (f"{name}{call}{output}", tensor.name))) + rank
+    name = f": {tensor.name}" if tensor.name else ""
+    return f"{tensor.operation or tensor.role.replace('_', ' ')}{call}{output}{name}{rank}"
 
 
 def _sides(a: RecordSide, b: RecordSide) -> list[tuple[str, str, str]]:

@@ -75,9 +75,11 @@ export function moduleTable() {
 
   /** Opens or closes a node, and keeps the focus on it. */
   function toggle(node) {
+    const wasName = document.activeElement?.matches("button.name");
     if (!unfolded.delete(node)) unfolded.add(node);
     fill();
-    [...body.querySelectorAll(".fold")].find((button) => button.dataset.path === node.path)?.focus();
+    const fold = [...body.querySelectorAll("button.fold")].find((button) => button.dataset.path === node.path);
+    (wasName && fold?.parentElement.querySelector("button.name") || fold)?.focus();
   }
 
   /** The row of a node and, if they are open, its tensors. A closed node shows the largest error of its subtree. */
@@ -172,7 +174,7 @@ function moveFocus(event) {
   const lines = [...line.parentElement.querySelectorAll("tr.module")];
   const at = lines.indexOf(line);
   const fold = line.querySelector("button.fold");
-  const go = (to) => lines[to]?.querySelector("button.name, button.fold")?.focus();
+  const go = (to) => (lines[to]?.querySelector("button.name") ?? lines[to]?.querySelector("button.fold"))?.focus();
   const moves = {
     ArrowDown: () => go(at + 1), ArrowUp: () => go(at - 1), Home: () => go(0), End: () => go(lines.length - 1),
     ArrowRight: () => fold?.getAttribute("aria-expanded") === "false" && fold.click(),
