@@ -24,7 +24,7 @@ export function firstFault() {
 function showTensors(at) {
   const open = state.open.split(",").filter(Boolean);
   setState({ q: "", kind: "", open: open.includes(String(at)) ? state.open : [...open, at].join(",") });
-  const line = document.querySelector(`#modules [data-module="${at}"]`);
+  const line = /** @type {HTMLElement | null} */ (document.querySelector(`#modules [data-module="${at}"]`));
   line?.scrollIntoView({ block: "center" });
   line?.focus({ preventScroll: true });
 }
