@@ -28,7 +28,7 @@ from trainyard.report.render.html import NO_SITE, SiteFrame, document
 from trainyard.report.render.html_tables import escaped, tables_html
 from trainyard.report.view.view import KeyFigure
 
-_CODE_FACTS = ("code in A", "code in B")
+_CODE_FACTS = ("code", "code in A", "code in B")
 """Facts of a divergence that are shown as code."""
 _LINES = "\n\t"
 """Characters that lay out a script."""

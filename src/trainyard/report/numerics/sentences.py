@@ -110,10 +110,7 @@ def divergence_facts(divergence: Divergence) -> Iterator[tuple[str, str]]:
     point, last = divergence.tensor, divergence.last_correct
     dtypes = " and ".join(dict.fromkeys(filter(None, (point.dtype_a, point.dtype_b))))
     yield "tensor", f"{list(point.shape)} {dtypes}"
-    if point.location_a:
-        yield "code in A", point.location_a
-    if point.location_b and point.location_b != point.location_a:
-        yield "code in B", point.location_b
+    yield from _code_lines(point)
     if divergence.limit is not None:
         error = "not finite" if divergence.error is None else show(divergence.error)
         rho = "" if divergence.rho is None else f", rho {show(divergence.rho)}"
@@ -125,6 +122,14 @@ def divergence_facts(divergence: Divergence) -> Iterator[tuple[str, str]]:
     for side, operations in (("only in A", divergence.only_a), ("only in B", divergence.only_b)):
         if operations:
             yield side, ", ".join(operations)
+
+
+def _code_lines(point: TensorPoint) -> Iterator[tuple[str, str]]:
+    """(name, line of code) of each side, or of both if it is the same."""
+    if point.location_a == point.location_b:
+        yield from [("code", point.location_a)] if point.location_a else []
+        return
+    yield from ((f"code in {side}", code) for side, code in (("A", point.location_a), ("B", point.location_b)) if code)
 
 
 def describe_place(step: int | None, phase: str | None) -> str:

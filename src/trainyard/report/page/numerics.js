@@ -1,6 +1,5 @@
 // The page that compares the recorded tensors of two trainings, from top to bottom.
 
-import { view } from "./data.js";
 import { saveCsv } from "./export.js";
 import { actions, foot, hero } from "./frame.js";
 import { errorHistogram } from "./error_histogram.js";
@@ -17,17 +16,17 @@ function main() {
   actions(() => saveCsv("modules", moduleRows()));
   hero();
   firstFault();
-  reproducer();
   moduleTable();
   errorHistogram();
   errorsByStep();
   losses();
+  reproducer();
   recordSides();
   foot();
   addEventListener("hashchange", () => {
     if (!/^#[a-z]+$/.test(location.hash)) setState(readHash(), { write: false });
   });
-  if (/^#[a-z]+$/.test(location.hash) && view.modules) document.getElementById(location.hash.slice(1))?.scrollIntoView();
+  if (/^#[a-z]+$/.test(location.hash)) document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }
 
 main();
