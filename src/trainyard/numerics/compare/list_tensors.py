@@ -34,13 +34,13 @@ def _by_relevance(alignment: Alignment, judgements: Judgements, first: TensorPoi
     of_module: dict[str, list[int]] = defaultdict(list)
     for row, pair in enumerate(alignment.pairs):
         of_module[pair.a.tensor.module].append(row)
-    place: dict[int, int] = {}
+    priority: dict[int, int] = {}
     for module, rows in of_module.items():
-        place.update({row: at for at, row in enumerate(_order_in_module(rows, judgements))})
+        priority.update({row: at for at, row in enumerate(_order_in_module(rows, judgements))})
         if first is not None and first.module == module:
             in_step = [row for row in rows if alignment.pairs[row].a.tensor.step == first.step]
-            place.update(dict.fromkeys(in_step, -1))
-    return sorted(place, key=lambda row: (place[row], row))
+            priority.update(dict.fromkeys(in_step, -1))
+    return sorted(priority, key=lambda row: (priority[row], row))
 
 
 def _order_in_module(rows: list[int], judgements: Judgements) -> list[int]:

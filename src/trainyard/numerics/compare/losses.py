@@ -32,11 +32,11 @@ def compare_losses(alignment: Alignment, judgements: Judgements, a: Tensors, b: 
     last: dict[tuple[int, int], int] = {}
     in_backward: set[tuple[int, int]] = set()
     for row, pair in enumerate(alignment.pairs):
-        place = (pair.a.tensor.step, pair.a.rank)
+        step_of_rank = (pair.a.tensor.step, pair.a.rank)
         if pair.a.tensor.phase == "backward":
-            in_backward.add(place)
-        elif place not in in_backward and is_loss(pair.a, a[pair.a]):
-            last[place] = row
+            in_backward.add(step_of_rank)
+        elif step_of_rank not in in_backward and is_loss(pair.a, a[pair.a]):
+            last[step_of_rank] = row
     return tuple(
         LossComparison(
             step=step,

@@ -106,7 +106,7 @@ def describe_code(point: TensorPoint) -> str:
 
 
 def divergence_facts(divergence: Divergence) -> Iterator[tuple[str, str]]:
-    """(name, value) of each known fact of a divergence, but for what its sentence says."""
+    """(name, value) of each known fact of a divergence, except those in its sentence."""
     point, last = divergence.tensor, divergence.last_correct
     dtypes = " and ".join(dict.fromkeys(filter(None, (point.dtype_a, point.dtype_b))))
     yield "tensor", f"{list(point.shape)} {dtypes}"

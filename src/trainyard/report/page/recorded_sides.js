@@ -1,4 +1,4 @@
-// What was recorded: the losses, the two sides, and the script that shows the difference alone.
+// The losses, the two records, and the script that shows the difference alone.
 
 import { view } from "./data.js";
 import { el } from "./dom.js";
@@ -15,7 +15,7 @@ const MOST_LOSSES = 12;
 export function losses() {
   if (!view.losses.length) return;
   const several = new Set(view.losses.map(({ rank }) => rank)).size > 1;
-  const card = section("loss", "Loss", "the last scalar before the backward pass; what a loss curve alone shows", {
+  const card = section("loss", "Loss", "the last scalar before the backward pass, for comparison with the errors of tensors", {
     nav: "Loss", csv: () => saveCsv("loss", [["step", "rank", "a", "b", "error", "limit", "status"], ...view.losses.map((row) => [row.step, row.rank, row.a ?? "", row.b ?? "", row.error ?? "", row.limit ?? "", row.status])]),
   });
   const number = (value) => (value === null ? "not finite" : String(Number(value.toPrecision(7))));
@@ -34,7 +34,7 @@ export function losses() {
 /** Draws the section "Records": the commands, devices and versions of both sides. Values of B that differ are marked. */
 export function recordSides() {
   const rows = view.sides;
-  const card = section("records", "Records", "what was recorded on each side", { nav: "Records", csv: () => saveCsv("records", [["property", "a", "b"], ...rows]) });
+  const card = section("records", "Records", "folders, commands, devices and versions of both sides", { nav: "Records", csv: () => saveCsv("records", [["property", "a", "b"], ...rows]) });
   const cell = (value) => el("span", { class: "setting-value", title: value }, value);
   const marked = (value, base) => {
     const [start, middle, end] = differingPart(value, base);
