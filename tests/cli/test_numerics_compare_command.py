@@ -58,3 +58,20 @@ def test_json_has_the_first_fault(reference: Path, tmp_path: Path, capsys: pytes
     assert document["first"]["tensor"]["location_b"] == "model.py:11"
     assert document["first"]["rho"] > 10
     assert len(document["modules"]) == 31
+
+
+def test_page_is_written_next_to_the_output(
+    reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = NumpyTraining(layers=30, steps=1, epsilon=1e-3).write(tmp_path / "b")
+    script = tmp_path / "reproducer.py"
+    script.write_text("print('the fault alone')\n")
+    page = tmp_path / "page.html"
+    capsys.readouterr()
+    assert compare(str(reference), str(other), "--json", "--page", str(page), "--reproducer", str(script)) == 1
+    document = valid("numerics-comparison", capsys.readouterr().out)
+    assert document["reproducer"] == script.read_text()
+    assert document["histogram"]["phases"][0]["phase"] == "forward"
+    assert len(document["tensors"]) == sum(module["tensors"] for module in document["modules"])
+    assert page.read_text("utf-8").count("the fault alone") >= 1
+    assert compare(str(reference), str(other), "--page", str(tmp_path / "missing" / "page.html")) == 4

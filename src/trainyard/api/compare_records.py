@@ -5,15 +5,27 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from trainyard.errors import BadFile
+from trainyard.formats.regular_files import open_regular
 from trainyard.numerics.compare.compare_records import compare_records
 from trainyard.report.numerics.numerics_report import NumericsReport, report_numerics
 
+_MOST_SCRIPT_BYTES = 1 << 20
+"""Longest reproducer; those that hold captured values have them in files of their own."""
 
-def compare_numerics(a: str | os.PathLike[str], b: str | os.PathLike[str], *, exact: bool = False) -> NumericsReport:
+
+def compare_numerics(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    exact: bool = False,
+    reproducer: str | os.PathLike[str] | None = None,
+) -> NumericsReport:
     """Compares the recorded tensors of two trainings, operation by operation, in order of execution.
 
     `a`: the folder of a record with its float64 reference and jittered replicas, which show what rounding explains;
     `b`: the folder of a record, of which the plain run is compared. `exact`: both must be equal bit by bit.
+    `reproducer`: the script of `reproduce_numerics`, whose text becomes part of the report.
 
     ```python
     report = api.compare_numerics("records/eager", "records/compiled")
@@ -23,4 +35,14 @@ def compare_numerics(a: str | os.PathLike[str], b: str | os.PathLike[str], *, ex
 
     Raises `BadInput` for records of different models, batches or steps, `BadFile` for one that cannot be read.
     """
-    return report_numerics(compare_records(Path(a), Path(b), identical=exact))
+    script = "" if reproducer is None else _read_script(Path(reproducer))
+    return report_numerics(compare_records(Path(a), Path(b), identical=exact), script)
+
+
+def _read_script(path: Path) -> str:
+    """The text of a script. Raises `BadFile`."""
+    with open_regular(path) as file:
+        data = file.read(_MOST_SCRIPT_BYTES + 1)
+    if len(data) > _MOST_SCRIPT_BYTES:
+        raise BadFile(f"{path} has more than {_MOST_SCRIPT_BYTES:,} bytes.", "Pass the script of a reproducer.")
+    return data.decode("utf-8", "replace")

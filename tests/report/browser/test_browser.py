@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.compared_records import PAGES as RECORDS
 from tests.compared_runs import PAGES as COMPARISONS
 from tests.page_views import VIEWS
 from tests.trace_maker import MAIN, trace, write
 from trainyard.report.comparison import comparison_page
+from trainyard.report.numerics import numerics_page
 from trainyard.report.render import html
 from trainyard.report.view.build_analysis import analyse_measured
 from trainyard.report.view.build_view import view_of
@@ -88,6 +90,8 @@ def test_pages_by_mouse_and_keyboard(tmp_path):
         html.write(VIEWS[name](), tmp_path / f"{name}.html")
     for name, make in COMPARISONS.items():
         (tmp_path / f"compared-{name}.html").write_text(comparison_page.page(make(tmp_path)), "utf-8")
+    for name, build in RECORDS.items():
+        (tmp_path / f"numerics-{name}.html").write_text(numerics_page.page(build(tmp_path / "records")), "utf-8")
     files = sorted(map(str, HERE.glob("*.test.js")))
     assert files
     command = [str(shutil.which("node")), "--test", "--test-reporter=tap", "--test-concurrency=1", *files]

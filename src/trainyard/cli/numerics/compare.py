@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 
@@ -9,10 +11,23 @@ import click
 @click.argument("a")
 @click.argument("b")
 @click.option("--exact", is_flag=True, help="Both must be equal bit by bit, as of a deterministic program run twice.")
+@click.option("--page", type=click.Path(), help="Also write an HTML page to this file.")
+@click.option(
+    "--reproducer", type=click.Path(), metavar="SCRIPT.py", help="Script of `numerics reproduce`, shown by the page."
+)
 @click.option("--full", is_flag=True, help="Print every module, step and note.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.pass_context
-def command(context: click.Context, a: str, b: str, exact: bool, full: bool, as_json: bool) -> None:
+def command(
+    context: click.Context,
+    a: str,
+    b: str,
+    exact: bool,
+    page: str | None,
+    reproducer: str | None,
+    full: bool,
+    as_json: bool,
+) -> None:
     """Find the first tensor of B that rounding does not explain: its module, operation and line of code.
 
     A and B are folders that `trainyard numerics record` wrote. A is of the program that is right, with its float64
@@ -23,12 +38,17 @@ def command(context: click.Context, a: str, b: str, exact: bool, full: bool, as_
     values, or A lacks its reference.
     """
     from trainyard import api
-    from trainyard.cli.support.output import console, print_json
+    from trainyard.cli.support.output import console, print_json, say
     from trainyard.report.numerics.numerics_terminal import print_numerics
 
-    report = api.compare_numerics(a, b, exact=exact)
+    report = api.compare_numerics(a, b, exact=exact, reproducer=reproducer)
     if as_json:
         print_json(report)
     else:
         print_numerics(report, console(full=full), full)
+    if page:
+        from trainyard.report.numerics import numerics_page
+
+        numerics_page.write(report, Path(page))
+        say(f"wrote {page}")
     context.exit(report.exit_code)

@@ -11,10 +11,13 @@ from trainyard.errors import BadInput
 from trainyard.numerics.compare.align_tensors import Alignment, align_tensors
 from trainyard.numerics.compare.common_batches import has_other_batches, without_activations
 from trainyard.numerics.compare.comparison_result import RecordComparison, RecordSide, Verdict
+from trainyard.numerics.compare.error_histogram import count_errors
 from trainyard.numerics.compare.exact_checks import ExactFinding, check_exactly, random_state_differs
 from trainyard.numerics.compare.find_divergences import DivergenceFinder, Divergences
 from trainyard.numerics.compare.judge_tensors import NOT_COMPARED, Judgements, RunsOfA, judge_tensors
+from trainyard.numerics.compare.list_tensors import list_tensors
 from trainyard.numerics.compare.logical_tensors import LogicalTensors, has_other_size, is_of_parameter
+from trainyard.numerics.compare.losses import compare_losses
 from trainyard.numerics.compare.match_ranks import equal_on_all_ranks, join_ranks, ranks_correspond
 from trainyard.numerics.compare.read_run import RecordedRun, read_run
 from trainyard.numerics.compare.summarise_tensors import count_tensors, summarise_modules, summarise_steps
@@ -55,6 +58,8 @@ def compare_records(a: Path, b: Path, *, identical: bool = False) -> RecordCompa
     matched = match_records(a, b, identical=identical)
     alignment, judgements, first = matched.alignment, matched.judgements, matched.divergences.first
     verdict, reason = _verdict(alignment, judgements, first is not None)
+    fault = None if first is None else first.tensor
+    tensors = list_tensors(alignment, judgements, matched.a.tensors, matched.b.tensors, fault)
     return RecordComparison(
         verdict=verdict,
         reason=reason,
@@ -64,8 +69,12 @@ def compare_records(a: Path, b: Path, *, identical: bool = False) -> RecordCompa
         counts=count_tensors(alignment, judgements),
         first=first,
         further=matched.divergences.further,
-        modules=summarise_modules(alignment, judgements, matched.exact, first.tensor if first is not None else None),
+        modules=summarise_modules(alignment, judgements, matched.exact, fault),
         steps=summarise_steps(alignment, judgements),
+        histogram=count_errors(alignment, judgements),
+        losses=compare_losses(alignment, judgements, matched.a.tensors, matched.b.tensors),
+        tensors=tensors,
+        tensors_left_out=len(alignment.pairs) - len(tensors),
         undetectable_reasons=dict(Counter(filter(None, judgements.reasons)).most_common()),
         renamed=alignment.modules.renamed,
         notes=(*([_OTHER_BATCHES] if matched.has_other_batches else []), *_notes(matched)),
@@ -176,6 +185,9 @@ def _side(folder: Path, run: RecordedRun, known: Sequence[str]) -> RecordSide:
         steps=run.steps,
         tensors=len(run.tensors.tensors),
         cut=run.cut,
+        versions=header.versions,
+        environment=header.environment,
+        deterministic=header.deterministic,
     )
 
 

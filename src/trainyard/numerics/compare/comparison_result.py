@@ -80,25 +80,34 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
 
-class ModuleComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors of a module over all steps; `module` is empty outside of modules. `rho`: the largest; `of_limit`: the
-    largest error as a fraction of its limit; `worst`: the operation or role of that tensor; `noise`: of it. None if no
-    tensor was judged by value. `first`: index in the order of execution."""
+class ModuleErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the tensors of a module. `rho`: the largest; `of_limit`: the largest error as a fraction of its limit;
+    `worst`: the operation or role of that tensor; `noise`: of it. None if no tensor was judged by value."""
 
-    module: str
     status: Status
-    tensors: int
-    different: int
-    undetectable: int
     rho: float | None = None
     of_limit: float | None = None
     noise: float | None = None
     worst: str = ""
+
+
+class ModuleComparison(ModuleErrors, frozen=True, kw_only=True):
+    """The tensors of a module over all steps; `module` is empty outside of modules. `first_step`, `first_phase`: of its
+    first different tensor; None without one. `near_fault`: its tensors in the step and phase of the first divergence;
+    None if it has none there, or if nothing diverges."""
+
+    module: str
+    tensors: int
+    different: int
+    undetectable: int
+    first_step: int | None = None
+    first_phase: Phase | None = None
+    near_fault: ModuleErrors | None = None
     is_first_fault: bool = False
 
 
 class StepComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The tensors of a phase of a step, as `ModuleComparison`. `noise`, `error`: medians over the tensors judged by
+    """The tensors of a phase of a step, as `ModuleErrors`. `noise`, `error`: medians over the tensors judged by
     value, None without any."""
 
     step: int
@@ -112,8 +121,67 @@ class StepComparison(msgspec.Struct, frozen=True, kw_only=True):
     error: float | None = None
 
 
+class TensorComparison(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A tensor of both records as it was judged. The module and the numbers are those of A; `rank`: -1 for a tensor of
+    all ranks. `kind`: of a difference that is not of the values. `error`, `noise`, `limit`: with four digits, None if
+    the value was not judged or they are not finite. `reason`: why it is undetectable. `location`: file and line of the
+    user's code."""
+
+    step: int
+    phase: Phase
+    module: str = ""
+    operation: str = ""
+    role: Role
+    name: str = ""
+    call: int = 0
+    output: int = 0
+    rank: int = -1
+    status: Status
+    kind: Kind | None = None
+    error: float | None = None
+    noise: float | None = None
+    limit: float | None = None
+    reason: str = ""
+    location: str = ""
+
+
+class PhaseErrors(msgspec.Struct, frozen=True, kw_only=True):
+    """The tensors of a phase of all steps. `counts`: per bin of the histogram. `exact`: tensors without any error,
+    which are in no bin, as are `compensated` and `undetectable` ones."""
+
+    phase: Phase
+    counts: tuple[int, ...]
+    exact: int
+    compensated: int
+    undetectable: int
+
+
+class ErrorHistogram(msgspec.Struct, frozen=True, kw_only=True):
+    """The distribution of error / limit over the tensors that were judged by value. `edges`: of the bins, as powers of
+    ten, so that the limit is at 0."""
+
+    edges: tuple[float, ...]
+    phases: tuple[PhaseErrors, ...]
+
+
+class LossComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """The loss of a step on both sides; None if it is not finite. `rank`: -1 for a loss of all ranks. `error`, `limit`:
+    as of `Divergence`."""
+
+    step: int
+    rank: int
+    name: str
+    a: float | None
+    b: float | None
+    status: Status
+    error: float | None
+    limit: float | None
+
+
 class RecordSide(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of a record. `tensors`: of the plain run, merged over ranks. `cut`: ranks whose files end early."""
+    """The contents of a record. `tensors`: of the plain run, merged over ranks. `cut`: ranks whose files end early.
+    `versions`: of the libraries; `environment`: variables that change numerics; `deterministic`: torch's deterministic
+    algorithms were on."""
 
     folder: str
     command: tuple[str, ...]
@@ -125,6 +193,9 @@ class RecordSide(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[int, ...]
     tensors: int
     cut: tuple[int, ...] = ()
+    versions: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    deterministic: bool = False
 
 
 class TensorCounts(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +217,9 @@ class TensorCounts(msgspec.Struct, frozen=True, kw_only=True):
 class RecordComparison(msgspec.Struct, frozen=True, kw_only=True):
     """Whether B computes what A computes. `first`: the first divergence in order of execution of A; `further`: others
     that do not follow from it. `modules`: in order of execution. `steps`: phases of the common steps, in order.
-    `undetectable_reasons`: reason -> number of tensors. `rule` is None if values could not be judged."""
+    `undetectable_reasons`: reason -> number of tensors. `rule` is None if values could not be judged. `tensors`: the
+    judged tensors in order of execution, the most relevant ones if there are many; `tensors_left_out`: the number of
+    the others. `losses`: of the common steps."""
 
     verdict: Verdict
     reason: str
@@ -158,6 +231,10 @@ class RecordComparison(msgspec.Struct, frozen=True, kw_only=True):
     further: tuple[Divergence, ...]
     modules: tuple[ModuleComparison, ...]
     steps: tuple[StepComparison, ...]
+    histogram: ErrorHistogram
+    losses: tuple[LossComparison, ...]
+    tensors: tuple[TensorComparison, ...]
+    tensors_left_out: int
     undetectable_reasons: dict[str, int]
     renamed: tuple[RenamedModule, ...]
     notes: tuple[str, ...]

@@ -6,10 +6,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from msgspec.structs import asdict, replace
 
 from trainyard.numerics.compare.align_tensors import Alignment
 from trainyard.numerics.compare.comparison_result import (
     ModuleComparison,
+    ModuleErrors,
     Status,
     StepComparison,
     TensorCounts,
@@ -21,7 +23,7 @@ from trainyard.numerics.compare.noise_levels import F64
 
 _SEVERITY: tuple[Status, ...] = ("different", "within rounding", "compensated", "undetectable", "identical")
 """Statuses in the order in which they decide that of several tensors."""
-_JUDGED: tuple[Status, ...] = ("identical", "within rounding", "different")
+JUDGED: tuple[Status, ...] = ("identical", "within rounding", "different")
 """Statuses of tensors whose errors are shown."""
 
 
@@ -63,20 +65,37 @@ def _summarise_module(
     first: TensorPoint | None,
 ) -> ModuleComparison:
     """The row of a module with the pairs `rows` and as many `violated` exact checks."""
-    statuses: list[Status] = [judgements.status[row] for row in rows]
-    worst = _worst(rows, judgements)
-    key = None if worst is None else alignment.pairs[worst].a.tensor
+    keys = [(row, alignment.pairs[row].a.tensor) for row in rows]
+    different = next((key for row, key in keys if judgements.status[row] == "different"), None)
+    near = [row for row, key in keys if first is not None and (key.step, key.phase) == (first.step, first.phase)]
+    errors = _largest_errors(rows, alignment, judgements)
     return ModuleComparison(
+        **asdict(replace(errors, status="different") if violated else errors),
         module=module,
-        status="different" if violated else min(statuses, key=_SEVERITY.index),
         tensors=len(rows),
-        different=statuses.count("different") + violated,
-        undetectable=statuses.count("undetectable"),
-        rho=None if worst is None else finite_or_none(judgements.rho[worst]),
-        of_limit=None if worst is None else finite_or_none(judgements.of_limit[worst]),
-        noise=None if worst is None else finite_or_none(judgements.noise[worst]),
-        worst="" if key is None else " ".join(filter(None, (key.operation or key.role, key.name))),
+        different=sum(judgements.status[row] == "different" for row in rows) + violated,
+        undetectable=sum(judgements.status[row] == "undetectable" for row in rows),
+        first_step=None if different is None else different.step,
+        first_phase=None if different is None else different.phase,
+        near_fault=_largest_errors(near, alignment, judgements) if near else None,
         is_first_fault=first is not None and first.module == module,
+    )
+
+
+def _largest_errors(rows: Sequence[int], alignment: Alignment, judgements: Judgements) -> ModuleErrors:
+    """The status of some tensors of a module together, and the largest errors among them."""
+    worst = _worst(rows, judgements)
+    statuses: list[Status] = [judgements.status[row] for row in rows]
+    status = min(statuses, key=_SEVERITY.index)
+    if worst is None:
+        return ModuleErrors(status=status)
+    key = alignment.pairs[worst].a.tensor
+    return ModuleErrors(
+        status=status,
+        rho=finite_or_none(judgements.rho[worst]),
+        of_limit=finite_or_none(judgements.of_limit[worst]),
+        noise=finite_or_none(judgements.noise[worst]),
+        worst=" ".join(filter(None, (key.operation or key.role, key.name))),
     )
 
 
@@ -108,7 +127,7 @@ def summarise_steps(alignment: Alignment, judgements: Judgements) -> tuple[StepC
 
 def _worst(rows: Sequence[int], judgements: Judgements) -> int | None:
     """The row with the largest error relative to its limit, among those that are judged by value."""
-    judged = [row for row in rows if judgements.status[row] in _JUDGED and not np.isnan(judgements.error[row])]
+    judged = [row for row in rows if judgements.status[row] in JUDGED and not np.isnan(judgements.error[row])]
     return max(judged, key=lambda row: float(judgements.of_limit[row]), default=None)
 
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from trainyard.numerics.compare.align_tensors import Tensors
 from trainyard.numerics.compare.data_flow import DataFlow
 from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.compare.losses import is_loss
 from trainyard.numerics.tensor_record import TensorRecord
 from trainyard.numerics.triage.triage_result import NonFiniteOrigin, TriagedTensor
-
-_CONSTANTS = ("aten.ones_like", "aten.full_like", "aten.ones", "aten.full", "aten.scalar_tensor")
-"""Operations whose results are not losses, such as the gradient of a loss with respect to itself."""
 
 
 def describe_record(key: LogicalKey, record: TensorRecord) -> TriagedTensor:
@@ -52,18 +49,6 @@ def find_nonfinite(tensors: Tensors) -> NonFiniteOrigin | None:
         first_loss=_first(tensors, [key for key in later if is_loss(key, tensors[key])]),
         first_gradient=_first(tensors, [key for key in later if key.tensor.role == "gradient"]),
         first_weight=_first(tensors, [key for key in later if key.tensor.role == "weight"]),
-    )
-
-
-def is_loss(key: LogicalKey, record: TensorRecord) -> bool:
-    """Whether a tensor may be a loss: a floating-point scalar of the forward pass, outside of modules."""
-    return (
-        key.tensor.phase == "forward"
-        and key.tensor.operation not in _CONSTANTS
-        and key.tensor.role == "output"
-        and not key.tensor.module
-        and prod(record.shape) == 1
-        and "float" in record.dtype
     )
 
 

@@ -11,10 +11,11 @@ from statistics import median
 
 from trainyard.errors import BadInput
 from trainyard.numerics.compare.align_tensors import Tensors
+from trainyard.numerics.compare.losses import is_loss
 from trainyard.numerics.compare.read_run import RecordedRun, read_run
 from trainyard.numerics.record_files import variants
 from trainyard.numerics.triage.check_determinism import check_determinism
-from trainyard.numerics.triage.find_nonfinite import find_nonfinite, is_loss
+from trainyard.numerics.triage.find_nonfinite import find_nonfinite
 from trainyard.numerics.triage.find_spikes import find_spikes
 from trainyard.numerics.triage.triage_result import GradientGrowth, Spike, StepTotals, Triage
 

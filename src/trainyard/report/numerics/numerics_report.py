@@ -13,11 +13,12 @@ from trainyard.report.render.notebook_text import render_html
 
 class NumericsReport(RecordComparison, frozen=True, kw_only=True):
     """The result of `numerics compare`, in words too. `explanations`: sentences on the limits and on what could not be
-    seen."""
+    seen. `reproducer`: the text of a script that shows the first difference alone; empty without one."""
 
     schema: Literal["trainyard/numerics-comparison/1"] = "trainyard/numerics-comparison/1"
     headline: str
     explanations: tuple[str, ...]
+    reproducer: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -30,10 +31,11 @@ class NumericsReport(RecordComparison, frozen=True, kw_only=True):
         return render_html(lambda console: print_numerics(self, console, full=True))
 
 
-def report_numerics(comparison: RecordComparison) -> NumericsReport:
-    """The report of a comparison: its result with headline and sentences."""
+def report_numerics(comparison: RecordComparison, reproducer: str = "") -> NumericsReport:
+    """The report of a comparison: its result with headline, sentences and the text of a `reproducer`."""
     return NumericsReport(
         **asdict(comparison),
         headline=sentences.headline(comparison),
         explanations=tuple(sentences.explain(comparison)),
+        reproducer=reproducer,
     )

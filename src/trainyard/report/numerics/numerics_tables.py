@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trainyard.numerics.compare.comparison_result import ModuleComparison, RecordComparison
-from trainyard.report.numerics.sentences import show
+from trainyard.numerics.compare.comparison_result import ModuleComparison, ModuleErrors, RecordComparison
+from trainyard.report.numerics.sentences import describe_place, show
 from trainyard.report.view.view import Column, Table
 
 _BEFORE, _AFTER = 5, 8
@@ -22,30 +22,32 @@ _STATUS = {
 
 def module_table(comparison: RecordComparison, full: bool) -> Table:
     """A row for each module in order of execution; without `full`, those around the first fault or with the largest
-    errors."""
+    errors. Errors are those in the step and phase of the first fault: later, all modules may differ."""
     shown = comparison.modules if full else _around_fault(comparison.modules)
     left_out = len(comparison.modules) - len(shown)
     indent = " " * len(FIRST_FAULT) if any(module.is_first_fault for module in shown) else ""
+    root, first = _root(comparison.modules), comparison.first
+    scope = "" if first is None else describe_place(first.tensor.step, first.tensor.phase)
     return Table(
-        title="module",
-        notes=(f"{left_out:,} more modules with --full.",) if left_out else (),
+        title=f"module of {root}" if root else "module",
+        notes=(
+            *([f"Errors in {scope}, that of the first fault."] if scope else []),
+            *([f"{left_out:,} more modules with --full."] if left_out else []),
+        ),
         columns=(
             Column(title="module"),
             Column(title="rho", id=True),
             Column(title="of limit", id=True),
             Column(title="status", id=True),
+            Column(title="differs from", id=True, optional=True),
             Column(title="noise", id=True, optional=True),
             Column(title="largest in", optional=True),
             Column(title="tensors", digits=0, optional=True),
         ),
         rows=tuple(
             (
-                (FIRST_FAULT if module.is_first_fault else indent) + (module.module or "(no module)"),
-                _rho(module),
-                show(module.of_limit),
-                _STATUS[module.status],
-                show(module.noise),
-                module.worst,
+                (FIRST_FAULT if module.is_first_fault else indent) + _within(root, module.module),
+                *_error_cells(module if first is None else module.near_fault, module),
                 module.tensors,
             )
             for module in shown
@@ -53,9 +55,29 @@ def module_table(comparison: RecordComparison, full: bool) -> Table:
     )
 
 
-def _rho(module: ModuleComparison) -> str:
+def _error_cells(errors: ModuleErrors | None, module: ModuleComparison) -> tuple[str, ...]:
+    """The cells of a module from rho to the place of the largest error; None without tensors in the phase shown."""
+    since = describe_place(module.first_step, module.first_phase)
+    if errors is None:
+        return ("", "", "", since, "", "")
+    return (_rho(errors), show(errors.of_limit), _STATUS[errors.status], since, show(errors.noise), errors.worst)
+
+
+def _root(modules: tuple[ModuleComparison, ...]) -> str:
+    """The module that contains all others; empty if there is none."""
+    names = [module.module for module in modules if module.module]
+    root = min(names, key=len, default="")
+    return root if len(names) > 1 and all(name == root or name.startswith(f"{root}.") for name in names) else ""
+
+
+def _within(root: str, module: str) -> str:
+    """The path of a module without that of the root."""
+    return (module.removeprefix(f"{root}.") if root else module) or "(no module)"
+
+
+def _rho(errors: ModuleErrors) -> str:
     """The largest rho; `exact` if only checks of bits alarmed."""
-    return "exact" if module.status == "different" and (module.of_limit or 0.0) <= 1 else show(module.rho)
+    return "exact" if errors.status == "different" and (errors.of_limit or 0.0) <= 1 else show(errors.rho)
 
 
 def _around_fault(modules: tuple[ModuleComparison, ...]) -> tuple[ModuleComparison, ...]:

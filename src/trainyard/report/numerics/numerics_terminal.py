@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from trainyard import units
 from trainyard.numerics.compare.comparison_result import Divergence
 from trainyard.report.gate.gate_terminal import print_some
 from trainyard.report.numerics.numerics_report import NumericsReport
 from trainyard.report.numerics.numerics_tables import module_table, step_table
-from trainyard.report.numerics.sentences import describe, describe_code, describe_tensor, show
+from trainyard.report.numerics.sentences import describe, describe_code, describe_tensor, divergence_facts
 from trainyard.report.render.fitted_table import plain
 from trainyard.report.render.terminal import print_table
 
@@ -48,31 +45,9 @@ def _facts(divergence: Divergence) -> Table:
     drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     drawn.add_column(no_wrap=True, style="dim")
     drawn.add_column(overflow="fold")
-    for name, value in _lines(divergence):
+    for name, value in divergence_facts(divergence):
         drawn.add_row(name, Text(plain(value)))
     return drawn
-
-
-def _lines(divergence: Divergence) -> Iterator[tuple[str, str]]:
-    """(name, value) of each known fact."""
-    point, last = divergence.tensor, divergence.last_correct
-    dtypes = " and ".join(dict.fromkeys(filter(None, (point.dtype_a, point.dtype_b))))
-    yield "tensor", f"{describe_tensor(point)}: {list(point.shape)} {dtypes}"
-    if point.location_a:
-        yield "code in A", point.location_a
-    if point.location_b and point.location_b != point.location_a:
-        yield "code in B", point.location_b
-    if divergence.limit is not None:
-        error = "not finite" if divergence.error is None else show(divergence.error)
-        rho = "" if divergence.rho is None else f", rho {show(divergence.rho)}"
-        yield "error", f"{error}; noise {show(divergence.noise)}, limit {show(divergence.limit)}{rho}"
-    if divergence.kind == "value" and divergence.count > 1:
-        yield "in all", f"{units.counted(divergence.count, 'tensor')} different"
-    if last is not None:
-        yield "last correct", describe_tensor(last) + (f" ({code})" if (code := describe_code(last)) else "")
-    for side, operations in (("only in A", divergence.only_a), ("only in B", divergence.only_b)):
-        if operations:
-            yield side, ", ".join(operations)
 
 
 def _at_code(divergence: Divergence) -> str:

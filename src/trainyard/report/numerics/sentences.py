@@ -105,6 +105,38 @@ def describe_code(point: TensorPoint) -> str:
     return f"{a} in A, {b} in B"
 
 
+def divergence_facts(divergence: Divergence) -> Iterator[tuple[str, str]]:
+    """(name, value) of each known fact of a divergence, except those in its sentence."""
+    point, last = divergence.tensor, divergence.last_correct
+    dtypes = " and ".join(dict.fromkeys(filter(None, (point.dtype_a, point.dtype_b))))
+    yield "tensor", f"{list(point.shape)} {dtypes}"
+    yield from _code_lines(point)
+    if divergence.limit is not None:
+        error = "not finite" if divergence.error is None else show(divergence.error)
+        rho = "" if divergence.rho is None else f", rho {show(divergence.rho)}"
+        yield "error", f"{error}; noise {show(divergence.noise)}, limit {show(divergence.limit)}{rho}"
+    if divergence.kind == "value" and divergence.count > 1:
+        yield "in all", f"{units.counted(divergence.count, 'tensor')} different"
+    if last is not None:
+        yield "last correct", describe_tensor(last) + (f" ({code})" if (code := describe_code(last)) else "")
+    for side, operations in (("only in A", divergence.only_a), ("only in B", divergence.only_b)):
+        if operations:
+            yield side, ", ".join(operations)
+
+
+def _code_lines(point: TensorPoint) -> Iterator[tuple[str, str]]:
+    """(name, line of code) of each side, or of both if it is the same."""
+    if point.location_a == point.location_b:
+        yield from [("code", point.location_a)] if point.location_a else []
+        return
+    yield from ((f"code in {side}", code) for side, code in (("A", point.location_a), ("B", point.location_b)) if code)
+
+
+def describe_place(step: int | None, phase: str | None) -> str:
+    """A phase of a step: `step 0 forward`; empty if unknown."""
+    return "" if step is None else f"step {step} {phase}"
+
+
 def explain(comparison: RecordComparison) -> Iterator[str]:
     """Sentences on the limits, on what could not be seen, and on the matching of the two records."""
     if comparison.rule is not None:
