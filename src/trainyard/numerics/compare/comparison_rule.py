@@ -13,8 +13,8 @@ import msgspec
 FALSE_ALARM = 0.01
 """Probability that any tensor of a comparison raises an alarm if B's errors have the distribution of A's replicas."""
 MARGIN = 2.0
-"""Factor on the limits for kernels, compilers and layouts, whose rounding is not that of the replicas. Of 16 benign
-pairs of recorded scripts (docs/explanation/numerics.md), no tensor exceeds 0.23 of its limit with it."""
+"""Factor on the limits for kernels, compilers and layouts, whose rounding is not that of the replicas. Benign pairs of
+trainings that were measured with it: docs/explanation/numerics.md."""
 UNINFORMATIVE = 0.5
 """Relative error that A's own rounding reaches from which a tensor's values say nothing, or a limit hides a fault."""
 MIN_REPLICAS = 2
