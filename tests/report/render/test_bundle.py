@@ -9,7 +9,7 @@ from trainyard.report.render.bundle import bundle, modules
 from trainyard.report.render.html import __file__ as rendering
 
 PAGE = Path(rendering).parents[1] / "page"
-ENTRIES = ("analysis", "plans", "history", "memory", "comparison")
+ENTRIES = ("analysis", "plans", "history", "memory", "comparison", "numerics")
 DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function|class|const|let) (\[[^\]]*\]|\w+)", re.MULTILINE)
 
 
