@@ -40,6 +40,12 @@ class Recorder:
         self.log.append(f"-{name.removeprefix('nn.Module: ')}")
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled(monkeypatch):
+    """Another test may have compiled a function in this process."""
+    monkeypatch.setitem(sys.modules, "torch._dynamo.utils", SimpleNamespace(counters={}))
+
+
 @pytest.fixture
 def recorder():
     recorder = Recorder()

@@ -24,6 +24,7 @@ from trainyard.numerics.compare.comparison_rule import (
 from trainyard.numerics.compare.compensated_operations import compensated_rows
 from trainyard.numerics.compare.logical_tensors import LogicalKey, has_other_size
 from trainyard.numerics.compare.noise_levels import F64, I64, degrees_of_freedom, noise_levels, relative_errors
+from trainyard.numerics.compare.summation_errors import summation_errors, summed_terms
 from trainyard.numerics.tensor_record import BUCKETS, NonFinite, TensorRecord
 
 _CHUNK = 8192
@@ -108,8 +109,9 @@ def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgem
     error, noise, limit = (np.full(len(pairs), np.nan) for _ in range(3))
     rule = ComparisonRule(replicas=len(a.replicas), tensors=len(judged)) if judged else None
     if rule is not None:
+        terms = summed_terms(a.plain)
         error[judged], noise[judged], limit[judged] = _compare_values(
-            rule, [rows[at] for at in judged], other_precision
+            rule, [rows[at] for at in judged], [terms[pairs[at].a] for at in judged], other_precision
         )
     status: list[Status] = []
     for at, row in enumerate(rows):
@@ -157,8 +159,10 @@ def _judge(error: float, noise: float, limit: float) -> tuple[Status, str]:
     return ("undetectable", NOISY) if limit >= UNINFORMATIVE else ("within rounding", "")
 
 
-def _compare_values(rule: ComparisonRule, rows: Sequence[_Row], has_other_precision: bool) -> tuple[F64, F64, F64]:
-    """(error of B, noise, limit) of each tensor, all of which have a reference."""
+def _compare_values(
+    rule: ComparisonRule, rows: Sequence[_Row], terms: Sequence[float], has_other_precision: bool
+) -> tuple[F64, F64, F64]:
+    """(error of B, noise, limit) of each tensor, all of which have a reference. `terms`: see `summed_terms`."""
     references = [row.reference or row.a for row in rows]
     side_a, side_b = [row.a for row in rows], [row.b for row in rows]
     runs = [side_a, *map(list, zip(*(row.replicas for row in rows)))]
@@ -176,7 +180,8 @@ def _compare_values(rule: ComparisonRule, rows: Sequence[_Row], has_other_precis
     roundoff, scale = _roundoffs(side_a, side_b, has_other_precision)
     noise, limit = noise_levels(rule, errors, degrees, roundoff=roundoff, scale=scale, groups=_groups(side_a))
     updates = update_errors(side_a, _sketches(references), norms, noise)
-    return error, np.maximum(noise, updates), np.maximum(limit, rule.margin * updates)
+    allowed = rule.margin * np.maximum(updates, summation_errors(terms, roundoff))
+    return error, np.maximum(noise, updates), np.maximum(limit, allowed)
 
 
 def _sketches(records: Sequence[TensorRecord | None]) -> F64:
