@@ -46,14 +46,14 @@ class Float64(TorchDispatchMode):
         if name == "native_dropout":
             return _drop(func, args[0], args[1], args[2], self._default)
         if name in _FACTORIES:
-            return tree_map(_widen, func(*_narrowed(args, self._default), **_narrowed(kwargs, self._default)))
-        wide_args, wide_kwargs = tree_map(_widen, list(args)), tree_map(_widen, kwargs)
+            return tree_map(widened, func(*_narrowed(args, self._default), **_narrowed(kwargs, self._default)))
+        wide_args, wide_kwargs = tree_map(widened, list(args)), tree_map(widened, kwargs)
         try:
             result = func(*wide_args, **wide_kwargs)
         except (NotImplementedError, RuntimeError):
             return self._compute_narrow(func, args, kwargs)
         _copy_back(func, args, wide_args)
-        return tree_map(_widen, result)
+        return tree_map(widened, result)
 
     def _compute_narrow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of an operation that failed in float64, computed in the script's format. If it fails there too,
@@ -62,10 +62,16 @@ class Float64(TorchDispatchMode):
         result = func(*narrow_args, **_narrowed(kwargs, self._default))
         self.narrow.add(str(func))
         _copy_back(func, args, narrow_args)
-        return tree_map(_widen, result)
+        return tree_map(widened, result)
 
 
-def _widen(value: Any) -> Any:
+def is_random(func: Any) -> bool:
+    """Whether an operation draws random numbers."""
+    name = func.overloadpacket.__name__
+    return name in _RANDOM or name in _FACTORIES or name == "native_dropout"
+
+
+def widened(value: Any) -> Any:
     """A tensor in float64 or complex128, and these formats instead of narrower ones; other values unchanged."""
     if isinstance(value, torch.dtype):
         if value.is_floating_point:
@@ -99,7 +105,7 @@ def _drop(func: Any, values: Tensor, p: float, train: bool | None, dtype: torch.
     """Dropout of float64 values, with the mask that is drawn in `dtype`."""
     _, mask = func(values.to(dtype), p, train)
     scale = 1 / (1 - p) if train is not False and p < 1 else 1.0
-    return _widen(values) * mask * scale, mask
+    return widened(values) * mask * scale, mask
 
 
 def _copy_back(func: Any, args: Sequence[Any], converted_args: Sequence[Any]) -> None:
