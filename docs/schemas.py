@@ -15,7 +15,7 @@ import msgspec
 from trainyard.error_report import ErrorReport
 from trainyard.hangs.verdict import HangAnalysis
 from trainyard.ledger import Ledgers
-from trainyard.numerics.bisect.bisect_configuration import NumericsBisection
+from trainyard.numerics.bisect.bisection_result import NumericsBisection
 from trainyard.numerics.record.record_command import RecordReport
 from trainyard.numerics.reproduce.reproduce_difference import Reproducer
 from trainyard.numerics.triage.triage_result import Triage

@@ -36,7 +36,7 @@ class Float64Operations(TorchDispatchMode):
             f"{func.namespace}.{func.overloadpacket.__name__}"
         ):
             return func(*args, **kwargs)
-        wide_args, wide_kwargs = tree_map(_widened_copy, list(args)), tree_map(_widened_copy, dict(kwargs))
+        wide_args, wide_kwargs = _widened_copies(list(args), dict(kwargs))
         try:
             wide = func(*wide_args, **wide_kwargs)
         except (NotImplementedError, RuntimeError):
@@ -61,11 +61,20 @@ def _can_swap(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
     return any(each.is_floating_point() or each.is_complex() for each in tensors_in((args, kwargs)))
 
 
-def _widened_copy(value: Any) -> Any:
-    """A floating-point tensor in float64, which the operation may write without changing the original; a format of
-    floating-point numbers becomes float64."""
-    wide = widened(value)
-    return wide.clone() if wide is value and isinstance(value, Tensor) else wide
+def _widened_copies(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments with floating-point tensors in float64, which the operation may write without changing the
+    originals; a tensor that is passed twice has one copy. Formats of floating-point numbers become float64."""
+    copies: dict[int, Tensor] = {}
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return widened(value)
+        if id(value) not in copies:
+            wide = widened(value)
+            copies[id(value)] = wide.clone() if wide is value else wide
+        return copies[id(value)]
+
+    return tree_map(copy, args), tree_map(copy, kwargs)
 
 
 def _round_into(narrow: Tensor, wide: Tensor) -> None:

@@ -96,6 +96,10 @@ class ModulePaths:
         """Whether a forward pass is running inside a backward pass, as activation checkpointing does."""
         return bool(self._stack) and torch._C._current_graph_task_id() != -1
 
+    def path(self, module: nn.Module) -> str:
+        """Path of a module; empty before it, or a module that contains it, was called."""
+        return self._paths.get(module, "")
+
     def parameter(self, tensor: Tensor) -> tuple[str, str]:
         """Path of the module that owns a parameter, and its name there; empty strings if no called module owns it."""
         return self._parameters.get(tensor, ("", ""))

@@ -15,6 +15,7 @@ import msgspec
 
 from trainyard.errors import BadInput, CommandFailed
 from trainyard.inject.python_path import python_path
+from trainyard.numerics.bisect.swap import Swap
 from trainyard.numerics.record.record_process import FOLDER, REQUEST, RecordRequest
 from trainyard.numerics.record_files import read_variant
 from trainyard.numerics.tensor_record import Level
@@ -44,12 +45,13 @@ class RecordReport(msgspec.Struct, frozen=True, kw_only=True):
 
 class RecordOptions(NamedTuple):
     """The extent of a record. `replicas`: number of jittered runs; with 0, only the plain run is recorded, without a
-    float64 reference. `steps`: from 0."""
+    float64 reference. `steps`: from 0. `swap`: computes modules in another way than the command does."""
 
     steps: Sequence[int] = (0, 1, 2)
     level: Level = "operations"
     replicas: int = 4
     most_elements: int = 0
+    swap: Swap | None = None
 
 
 def variant_names(replicas: int) -> list[str]:
@@ -78,6 +80,7 @@ def record_command(
             jitter_ulp=JITTER_ULP if variant.startswith("replica") else 0.0,
             seed=number,
             command=tuple(redact_command(command)),
+            swap=options.swap,
         )
         began = time.monotonic()
         run_recorded(command, folder, request)

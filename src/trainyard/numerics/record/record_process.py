@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from trainyard.inject.after_import import AfterImport
+from trainyard.numerics.bisect.swap import Swap
 from trainyard.numerics.reproduce.captured_slice import CaptureRequest
 from trainyard.numerics.tensor_record import Level, RecordHeader
 
@@ -41,6 +42,8 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     capture: CaptureRequest | None = None
     """Captures operations instead of recording."""
+    swap: Swap | None = None
+    """Computes modules in another way than the script does."""
 
 
 def record() -> None:
@@ -78,7 +81,12 @@ class _Process:
             self._narrow = self._stack.enter_context(Float64()).narrow
         elif request.jitter_ulp:
             self._stack.enter_context(UlpJitter(request.seed, request.jitter_ulp, all_operations=True))
-        self._stack.enter_context(Recorder(self._write, request.steps, request.level, request.most_elements))
+        recorder = Recorder(self._write, request.steps, request.level, request.most_elements)
+        if request.swap is not None:
+            from trainyard.numerics.bisect.swapped_modules import swapped_modules
+
+            self._stack.enter_context(swapped_modules(request.swap, recorder.paths))
+        self._stack.enter_context(recorder)
         atexit.register(self._end)
 
     def _write(self, tensors: Any) -> None:

@@ -59,10 +59,11 @@ class Recorder:
         most_elements: int = 0,
     ) -> None:
         """`write`: called with the records of each recorded step. `steps`: to be recorded, from 0. `most_elements`:
-        tensors with more are not recorded, except gradients, weights and states; 0 for no limit."""
+        tensors with more are not recorded, except gradients, weights and states; 0 for no limit. The attribute `paths`
+        names the module that is running."""
         self._write, self._steps, self._level, self._most_elements = write, frozenset(steps), level, most_elements
         self._process = os.getpid()
-        self._paths = ModulePaths(self._at_boundary)
+        self.paths = ModulePaths(self._at_boundary)
         self._records: list[TensorRecord] = []
         self._calls: Counter[tuple[Phase, str, str, Role, str]] = Counter()
         self._step = 0
@@ -77,7 +78,7 @@ class Recorder:
         self._stack = ExitStack()
 
     def __enter__(self) -> Recorder:
-        self._stack.enter_context(self._paths)
+        self._stack.enter_context(self.paths)
         for handle in (
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -98,10 +99,10 @@ class Recorder:
 
     def next_key(self, func: Any) -> TensorKey | None:
         """The key of the first result of an operation that is about to run; None if it will not be recorded."""
-        if not self.is_recording or self._paths.recomputes or func.is_view or _is_left_out(func):
+        if not self.is_recording or self.paths.recomputes or func.is_view or _is_left_out(func):
             return None
         name = _operation_name(func)
-        phase, module = _present_phase(), self._paths.current
+        phase, module = _present_phase(), self.paths.current
         call = self._calls[phase, module, name, "output", "0"]
         return TensorKey(self._step, phase, module[:1000], name[:1000], "output", "", call, 0)
 
@@ -134,7 +135,7 @@ class Recorder:
         if not self.is_recording or func.is_view:
             return
         inputs, outputs = self._writers.of(arguments), tensors_in(result)
-        if self._paths.recomputes or _is_left_out(func):
+        if self.paths.recomputes or _is_left_out(func):
             for tensor in outputs:
                 self._writers.write(tensor, inputs)
             return
@@ -146,7 +147,7 @@ class Recorder:
     def _at_boundary(self, path: str, call: int, role: Literal["data", "output"], tensors: list[Tensor]) -> None:
         """Records the outputs of a module, the inputs of an outermost one, and later their gradients."""
         self._note_training()
-        if not self.is_recording or self._level == "steps" or self._paths.recomputes:
+        if not self.is_recording or self._level == "steps" or self.paths.recomputes:
             return
         for output, tensor in enumerate(tensors):
             self._record(tensor, role, module=path, call=call, output=output)
@@ -199,7 +200,7 @@ class Recorder:
     def _begin_step(self) -> None:
         self._calls.clear()
         self._writers.clear()
-        self._paths.begin_step()
+        self.paths.begin_step()
         if self._trains:  # before, the script has not seeded its generators
             self._record_random_state()
 
@@ -212,7 +213,7 @@ class Recorder:
         position = 0
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                owner, name = self._paths.parameter(parameter)
+                owner, name = self.paths.parameter(parameter)
                 yield owner, name or f"parameter {position}", parameter
                 position += 1
 
@@ -242,7 +243,7 @@ class Recorder:
             return
         has_location = phase != "optimizer" and _present_phase() == "forward"
         phase = phase or _present_phase()
-        module = self._paths.current if module is None else module
+        module = self.paths.current if module is None else module
         if call is None:
             counted = (phase, module, operation, role, f"{name}{output}")
             call = self._calls[counted]

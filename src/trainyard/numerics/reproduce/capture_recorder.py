@@ -103,7 +103,7 @@ class _Capture(TorchDispatchMode):
                 operation=str(func),
                 arguments=tuple(arguments),
                 keywords=keywords,
-                module=self._recorder._paths.current,
+                module=self._recorder.paths.current,
                 location="" if torch._C._current_graph_task_id() != -1 else user_location(sys._getframe(2)),
                 is_tuple=several,
             )
