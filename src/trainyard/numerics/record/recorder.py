@@ -73,6 +73,8 @@ class Recorder:
         self._is_busy = False
         """Whether operations are the recorder's own, or an optimizer's."""
         self._last: _LastSummary | None = None
+        self.device_types: set[str] = set()
+        """Types of the devices of the recorded tensors, such as `cpu`."""
         self._writers = TensorWriters()
         self._stack = ExitStack()
 
@@ -248,6 +250,7 @@ class Recorder:
             call = self._calls[counted]
             self._calls[counted] += 1
         index = len(self._records)
+        self.device_types.add(tensor.device.type)
         self._writers.write(tensor, (index,))
         self._records.append(
             TensorRecord(
