@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import msgspec
 
 from trainyard.errors import BadFile, BadInput, NotEnoughEvidence, TrainyardError
-from trainyard.numerics.bisect.configuration import Change, Changes, Configuration
+from trainyard.numerics.bisect.configuration import Change, Changes
 from trainyard.numerics.bisect.delta_debugging import Outcome, minimise
 from trainyard.numerics.compare.compare_records import compare_records
 from trainyard.numerics.compare.comparison_result import Divergence
 from trainyard.numerics.compare.read_run import read_run
+from trainyard.numerics.record.environment_variables import environment_variables
 from trainyard.numerics.record.record_command import RecordOptions, record_command
 from trainyard.numerics.record_files import variants
 from trainyard.redact import HIDDEN, redact_command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _TRIALS = "trials.jsonl"
 _OUTCOMES: Mapping[str, Outcome] = {"same": "same", "different": "different", "cannot tell": "unresolved"}
@@ -140,7 +136,7 @@ class _Trials:
         configuration = self._changes.configuration(chosen)
         record = Path(tempfile.mkdtemp(prefix="trial-", dir=self._path.parent))
         try:
-            with _environment(configuration):
+            with environment_variables(configuration.variables):
                 record_command(configuration.command, record / "record", self._options)
             comparison = compare_records(self._a, record / "record")
         except TrainyardError as error:
@@ -153,22 +149,3 @@ class _Trials:
             first=comparison.first,
             failure=comparison.reason if comparison.verdict == "cannot tell" else "",
         )
-
-
-@contextmanager
-def _environment(configuration: Configuration) -> Iterator[None]:
-    """Sets the environment variables of a configuration."""
-    before = {name: os.environ.get(name) for name in configuration.variables}
-    _set(configuration.variables)
-    try:
-        yield
-    finally:
-        _set(before)
-
-
-def _set(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
