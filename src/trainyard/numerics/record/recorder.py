@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from trainyard.errors import BadInput
 from trainyard.numerics.record.dtensor_shard import shard_of
 from trainyard.numerics.record.module_paths import ModulePaths, tensors_in
+from trainyard.numerics.record.scaler_steps import ScalerSteps
 from trainyard.numerics.record.summarise import Summary, summarise
 from trainyard.numerics.record.tensor_writers import TensorWriters, tensors_among
 from trainyard.numerics.record.user_location import user_location
@@ -46,7 +47,8 @@ _MASKS = frozenset(("masked_fill", "masked_fill_", "where", "full", "full_like",
 class Recorder:
     """Records steps of the training in this process. Use as a context manager around the training.
 
-    A step ends when the first optimizer that stepped has stepped again. Operations of compiled regions, and forward
+    A step ends when the first optimizer that stepped has stepped again; a step that `GradScaler` skips counts as one.
+    Operations of compiled regions, and forward
     passes repeated in the backward pass, are not recorded. An error of the recorder is printed and ends the recording;
     the training continues.
     """
@@ -63,6 +65,7 @@ class Recorder:
         self._write, self._steps, self._level, self._most_elements = write, frozenset(steps), level, most_elements
         self._process = os.getpid()
         self._paths = ModulePaths(self._at_boundary)
+        self._scaler_steps = ScalerSteps(self._after_skipped)
         self._records: list[TensorRecord] = []
         self._calls: Counter[tuple[Phase, str, str, Role, str]] = Counter()
         self._step = 0
@@ -80,6 +83,7 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         self._stack.enter_context(self._paths)
+        self._stack.enter_context(self._scaler_steps)
         for handle in (
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -173,12 +177,15 @@ class Recorder:
         return hook
 
     def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
-        """Records the gradients that the optimizer reads."""
+        """Records the gradients that the optimizer reads, and the scale of the loss."""
         self._note_training()
+        self._scaler_steps.note_step()
         if self.is_recording:
             for owner, name, parameter in self._parameters_of(optimizer):
                 if parameter.grad is not None:
                     self._record(parameter.grad, "gradient", module=owner, name=name, phase="optimizer", call=0)
+            for name, value in self._scaler_steps.state(optimizer):
+                self._record(value, "scalar", module="", name=name, phase="optimizer")
         self._is_busy = True
 
     def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
@@ -197,6 +204,11 @@ class Recorder:
             self.flush()
             self._step += 1
             self._begin_step()
+
+    def _after_skipped(self, optimizer: Optimizer) -> None:
+        """Records a step that the scaler of the loss skips, whose weights stay as they are."""
+        self._before_optimizer(optimizer)
+        self._after_optimizer(optimizer)
 
     def _begin_step(self) -> None:
         self._calls.clear()
