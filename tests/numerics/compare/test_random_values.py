@@ -1,4 +1,4 @@
-"""Random numbers that differ are told from faults: on records of real scripts, and on drawn numbers."""
+"""Random numbers that differ are distinguished from faults: on records of real scripts, and on drawn numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EMPTY = TensorRecord(index=0, step=0, phase="forward", role="output", operation=
 
 @pytest.mark.parametrize("size", [64, 10_000])
 @pytest.mark.parametrize("distribution", ["normal", "uniform", "exponential", "integers"])
-def test_draws_of_one_distribution_are_told_from_scaled_numbers(distribution: str, size: int) -> None:
+def test_draws_of_one_distribution_are_not_scaled_numbers(distribution: str, size: int) -> None:
     def draw(seed: int) -> np.ndarray:
         generator = np.random.default_rng(seed)
         if distribution == "integers":

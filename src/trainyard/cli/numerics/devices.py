@@ -72,7 +72,7 @@ def command(
 
     Initialise the weights and draw the data on the CPU, and set dropout to 0: the random numbers of devices differ.
 
-    Exit codes: 0 the same within rounding, 1 different, 2 bad input, 3 cannot tell, 4 a device is not there; of several
+    Exit codes: 0 the same within rounding, 1 different, 2 bad input, 3 undecided, 4 a device is not there; of several
     devices, that of the worst.
     """
     from trainyard import api

@@ -14,7 +14,7 @@ from trainyard.numerics.compare.data_flow import DataFlow
 from trainyard.numerics.compare.exact_checks import ExactFinding, random_state_differs
 from trainyard.numerics.compare.judge_tensors import Judgements, finite_or_none
 from trainyard.numerics.compare.logical_tensors import LogicalKey
-from trainyard.numerics.compare.random_values import are_other_draws, certainly_draws, describe_draw, drawn_from
+from trainyard.numerics.compare.random_values import are_other_draws, certainly_draws, describe_draws, drawn_from
 from trainyard.numerics.tensor_record import TensorRecord
 
 _MOST_OPERATIONS = 5
@@ -127,7 +127,7 @@ class DivergenceFinder:
         record_a, record_b = self.a[drawn_a], self.b[drawn_b]
         if self._pairs.get(drawn_a) == (drawn_a, drawn_b) and not are_other_draws(record_a, record_b):
             return ""
-        return f"{describe_draw('A', record_a)} and {describe_draw('B', record_b)}"
+        return describe_draws(record_a, record_b)
 
     def _other_random_state(self, pair: TensorPair) -> str:
         """In records without operations: the first random state that differs up to the step of a pair; empty if none
@@ -139,7 +139,7 @@ class DivergenceFinder:
             or any(other.a.tensor.operation for other in self._pairs.values())
         ):
             return ""
-        return f"the state of the generator at the start of step {key.tensor.step}"
+        return f"a generator whose state differs at the start of step {key.tensor.step}"
 
     def _causes(self, pair: TensorPair) -> tuple[OneSidedOperation, ...]:
         """On each side, the nearest operation from which a tensor was computed and that the other side lacks."""

@@ -1,4 +1,4 @@
-"""Tells random numbers that differ from faults.
+"""Distinguishes random numbers that differ from faults.
 
 Generators of other devices, and kernels that draw in another order, give other numbers of the same distribution for the
 same seed: initial weights and dropout masks of a CPU and an accelerator differ. Two results of the same operation are
@@ -88,7 +88,7 @@ def _is_linear(a: TensorRecord, b: TensorRecord) -> bool:
     return bool(abs(np.corrcoef(first, second)[0, 1]) >= _LINEAR)
 
 
-def describe_draw(side: str, record: TensorRecord) -> str:
-    """A random operation with its line of code: `aten.bernoulli_ (train.py:12) in A`."""
-    code = f" ({record.location})" if record.location else ""
-    return f"{record.operation}{code} in {side}"
+def describe_draws(a: TensorRecord, b: TensorRecord) -> str:
+    """The random operations of both sides with their lines of code: `aten.bernoulli_ (train.py:12) in A and ...`."""
+    of_a, of_b = (f"{each.operation} ({each.location})" if each.location else each.operation for each in (a, b))
+    return of_a if of_a == of_b else f"{of_a} in A and {of_b} in B"

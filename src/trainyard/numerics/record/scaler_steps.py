@@ -55,8 +55,8 @@ class ScalerSteps:
         if scaler is None or scaler._scale is None:
             return
         yield "loss_scale", scaler._scale
-        for found in scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
-            yield "found_inf", found
+        for is_overflow in scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
+            yield "found_inf", is_overflow
         gradient_scale = getattr(optimizer, "grad_scale", None)
         if isinstance(gradient_scale, Tensor):
             yield "gradient_scale", gradient_scale

@@ -51,7 +51,7 @@ def scaled_steps(tensors: Tensors) -> dict[int, ScaledStep]:
 
 def unscaled_loss(record: TensorRecord, inputs: Sequence[TensorRecord], scale: float) -> TensorRecord:
     """The loss of which `record` is the product with the scale, among the records that it was computed from; `record`
-    itself if it is no such product."""
+    itself if it is not such a product."""
     if record.operation != "aten.mul":
         return record
     for source in inputs:

@@ -32,5 +32,5 @@ class DevicesReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """That of the worst comparison: 1 different, 3 cannot tell, 0 the same within rounding."""
+        """That of the worst comparison: 1 different, 3 undecided, 0 the same within rounding."""
         return max((device.comparison.exit_code for device in self.devices), key=_SEVERITY.index, default=0)

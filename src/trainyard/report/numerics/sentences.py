@@ -52,7 +52,7 @@ def describe(divergence: Divergence) -> str:
         case "data":
             return f"the data differ{count}"
         case "random values":
-            return f"it follows from random numbers that differ, {divergence.detail}"
+            return f"it follows from other random numbers, of {divergence.detail}"
         case "missing gradient":
             return f"B has no gradient of this parameter, and A has{count}"
         case "extra gradient":
