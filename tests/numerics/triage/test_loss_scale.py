@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
+from math import isinf
 from pathlib import Path
 
 import pytest
@@ -137,3 +139,41 @@ def test_fused_optimizers_have_unscaled_gradient_norms(tmp_path: Path) -> None:
     for a, b in zip(plain.steps, fused.steps):
         if not a.skipped:
             assert b.gradient_norm == pytest.approx(a.gradient_norm, rel=1e-4)
+
+
+@pytest.mark.torch
+def test_loss_scale_of_our_own_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    from tests.train.language_model import small_job, trainer_of
+    from trainyard.model import Model
+    from trainyard.numerics.record.recorder import Recorder
+    from trainyard.train.step import loss_scaling
+
+    monkeypatch.setattr(loss_scaling, "START", 2.0**26)
+    header = RecordHeader(format=FORMAT, variant="plain", rank=0, ranks=1, level="operations", steps=(0,), device="cpu")
+    model = Model(layers=1, hidden_size=16, ffn_hidden_size=32, heads=2, kv_heads=2, head_dim=8)
+    trainer = trainer_of(small_job(model, dtype="float16"))
+    with RecordWriter(tmp_path / "a", header) as writer:
+
+        def write(records: Sequence[TensorRecord]) -> None:
+            for record in records:
+                writer.write(record)
+
+        with Recorder(write, range(12)):
+            scales: list[float] = []
+            outcomes = []
+            for step in range(12):
+                scales.append(trainer.scaling.scale)
+                outcomes.append(trainer(step))
+    triage = triage_record(tmp_path / "a")
+    skipped = [isinf(outcome.grad_norm) for outcome in outcomes]
+    assert 0 < sum(skipped) < 12
+    assert [step.skipped for step in triage.steps] == skipped
+    assert [step.loss_scale for step in triage.steps] == scales
+    assert triage.loss_scale is not None
+    assert triage.loss_scale.trend == "fell once"
+    for step, outcome in zip(triage.steps, outcomes):
+        assert step.loss == pytest.approx(outcome.loss / trainer.job.accumulate, rel=0.1)  # of the first micro-batch
+        assert (step.gradient_norm is None) == step.skipped
+        if step.gradient_norm is not None:
+            assert step.gradient_norm <= outcome.grad_norm * 1.001

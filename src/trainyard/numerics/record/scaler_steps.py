@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
+from torch.utils._python_dispatch import _disable_current_modes
 
-ScalarName = Literal["loss_scale", "found_inf", "gradient_scale"]
+from trainyard.scaled_steps import ScaledStep
+
+ScalarName = Literal["loss_scale", "loss_factor", "found_inf", "gradient_scale"]
 
 
 class ScalerSteps:
@@ -60,3 +64,14 @@ class ScalerSteps:
         gradient_scale = getattr(optimizer, "grad_scale", None)
         if isinstance(gradient_scale, Tensor):
             yield "gradient_scale", gradient_scale
+
+
+def own_state(step: ScaledStep) -> list[tuple[ScalarName, Tensor]]:
+    """As `ScalerSteps.state`, of a step of our own training. `loss_factor`: of this rank's loss."""
+    values: list[tuple[ScalarName, float]] = [
+        ("loss_scale", step.scale),
+        ("loss_factor", step.factor),
+        ("found_inf", float(step.is_skipped)),
+    ]
+    with _disable_current_modes():
+        return [(name, torch.tensor(value)) for name, value in values]

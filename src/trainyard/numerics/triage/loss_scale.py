@@ -1,4 +1,4 @@
-"""The history of the scale of the loss in a recorded training that uses `torch.amp.GradScaler`.
+"""The history of the scale of the loss in a recorded training, by `torch.amp.GradScaler` or of our own jobs.
 
 The scaler halves the scale after each step whose gradients are not finite, and skips its update. This is normal when
 the first scale is too high, and now and then later, as the scaler raises it again. A training whose scale falls to
@@ -21,16 +21,20 @@ _MOST_FALLS = 1
 """Falls below all scales at which a step was taken, up to which a training is normal."""
 _LEAST_SCALE = 1.0
 """Below this scale the gradients themselves overflow."""
+_MOST_FACTORS = 4
+"""Operations from the product of the loss and its scale to the tensor from which the backward pass begins."""
 _ROUNDED = 1e-2
 """Relative difference of a scaled loss in float16 from the product."""
 
 
 class ScaledStep(NamedTuple):
-    """`gradient_scale`: by which the recorded gradients are multiplied."""
+    """`factor`: by which this rank multiplied its loss; `gradient_scale`: by which the recorded gradients are
+    multiplied."""
 
     scale: float
-    skipped: bool
-    gradient_scale: float
+    factor: float
+    skipped: bool = False
+    gradient_scale: float = 1.0
 
 
 def scaled_steps(tensors: Tensors) -> dict[int, ScaledStep]:
@@ -41,7 +45,9 @@ def scaled_steps(tensors: Tensors) -> dict[int, ScaledStep]:
             continue
         before = steps.get(record.step)
         if key.tensor.name == "loss_scale" and before is None:
-            steps[record.step] = ScaledStep(record.mean, skipped=False, gradient_scale=1.0)
+            steps[record.step] = ScaledStep(record.mean, record.mean)
+        elif before is not None and key.tensor.name == "loss_factor":
+            steps[record.step] = before._replace(factor=record.mean)
         elif before is not None and key.tensor.name == "found_inf" and (record.mean or record.nonfinite):
             steps[record.step] = before._replace(skipped=True)
         elif before is not None and key.tensor.name == "gradient_scale" and record.mean > 0:
@@ -49,17 +55,44 @@ def scaled_steps(tensors: Tensors) -> dict[int, ScaledStep]:
     return steps
 
 
-def unscaled_loss(record: TensorRecord, inputs: Sequence[TensorRecord], scale: float) -> TensorRecord:
-    """The loss of which `record` is the product with the scale, among the records that it was computed from; `record`
-    itself if it is not such a product."""
-    if record.operation != "aten.mul":
-        return record
-    for source in inputs:
-        product = source.mean * scale
-        is_product = bool(record.nonfinite) or abs(product - record.mean) <= _ROUNDED * abs(record.mean)
-        if prod(source.shape) == 1 and "float" in source.dtype and source.mean != scale and is_product:
-            return source
-    return record
+class UnscaledLoss(NamedTuple):
+    """`value`: None if it is not finite. `scaled`: the product with the scale, and the tensors computed from it."""
+
+    value: float | None
+    scaled: tuple[LogicalKey, ...]
+
+
+def unscaled_loss(
+    key: LogicalKey, tensors: Tensors, by_index: Mapping[tuple[int, int, int], LogicalKey], factor: float
+) -> UnscaledLoss:
+    """A loss without its `factor`, if it or a scalar that it was computed from is a product with it. `by_index`: key of
+    each tensor by step, rank and index."""
+    loss = tensors[key]
+    chain: list[LogicalKey] = []
+    while len(chain) < _MOST_FACTORS:
+        chain.append(key)
+        record = tensors[key]
+        sources = (by_index.get((record.step, key.rank, index)) for index in record.inputs)
+        scalars = [source for source in sources if source is not None and _is_scalar(tensors[source])]
+        product = next((tensors[source] for source in scalars if _is_product(record, tensors[source], factor)), None)
+        if product is not None:
+            value = product.mean if loss.nonfinite else loss.mean / factor
+            return UnscaledLoss(None if product.nonfinite else value, tuple(chain))
+        if not scalars:
+            break
+        key = scalars[0]
+    return UnscaledLoss(None if loss.nonfinite else loss.mean, ())
+
+
+def _is_scalar(record: TensorRecord) -> bool:
+    return prod(record.shape) == 1 and "float" in record.dtype
+
+
+def _is_product(record: TensorRecord, source: TensorRecord, factor: float) -> bool:
+    """Whether a scalar is the product of another one, which is not the factor itself, and the factor."""
+    if record.operation != "aten.mul" or source.mean == factor:
+        return False
+    return bool(record.nonfinite) or abs(source.mean * factor - record.mean) <= _ROUNDED * abs(record.mean)
 
 
 def loss_scale_history(

@@ -74,7 +74,7 @@ def _check_same_extent(first: Path, a: RecordedRun, second: Path, b: RecordedRun
 
 
 class _Losses(NamedTuple):
-    """`values`: by step, None if it is not finite. `scaled`: products of a loss and its scale."""
+    """`values`: by step, None if it is not finite. `scaled`: products of losses and their scales."""
 
     values: dict[int, float | None]
     scaled: frozenset[LogicalKey]
@@ -89,18 +89,15 @@ def _losses(tensors: Tensors, scaled: Mapping[int, ScaledStep]) -> _Losses:
             in_backward.add(record.step)
         elif record.step not in in_backward and is_loss(key, record):
             keys[record.step] = key
-    by_index = {(record.step, key.rank, record.index): record for key, record in tensors.items()} if scaled else {}
+    by_index = {(record.step, key.rank, record.index): key for key, record in tensors.items()} if scaled else {}
     values: dict[int, float | None] = {}
     products: set[LogicalKey] = set()
     for step, key in keys.items():
         loss = tensors[key]
-        if step in scaled:
-            known = (by_index.get((step, key.rank, index)) for index in loss.inputs)
-            sources = [source for source in known if source is not None]
-            loss = unscaled_loss(loss, sources, scaled[step].scale)
-            if loss is not tensors[key]:
-                products.add(key)
         values[step] = None if loss.nonfinite else loss.mean
+        if step in scaled:
+            values[step], products_of_step = unscaled_loss(key, tensors, by_index, scaled[step].factor)
+            products.update(products_of_step)
     return _Losses(values, frozenset(products))
 
 
@@ -120,14 +117,16 @@ def _steps(
     totals: list[StepTotals] = []
     for step in run.steps:
         batch, scale = tuple(batches[step]), scaled.get(step)
+        norm = sqrt(squares.get(step, 0.0)) / (1.0 if scale is None else scale.gradient_scale)
+        is_skipped = scale is not None and scale.skipped
         totals.append(
             StepTotals(
                 step=step,
                 loss=losses.get(step),
-                gradient_norm=sqrt(squares[step]) / (1.0 if scale is None else scale.gradient_scale),
+                gradient_norm=None if is_skipped and step not in squares else norm,
                 batch=batch,
                 repeats=seen.get(batch) if batch and all(batch) else None,
-                skipped=scale is not None and scale.skipped,
+                skipped=is_skipped,
                 loss_scale=None if scale is None else scale.scale,
             )
         )

@@ -62,8 +62,8 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True):
 class StepTotals(msgspec.Struct, frozen=True, kw_only=True):
     """A step. `loss`: the last scalar before the first backward pass, not scaled, None if there is none or it is not
     finite. `gradient_norm`: over the gradients that the optimizer read, before clipping only if it clips in its own
-    step; None in a stored run. `batch`: hashes of the batch's tensors. `repeats`: an earlier step with the same batch.
-    `skipped`: the update was not applied. `loss_scale`: that of `torch.amp.GradScaler`; None without one."""
+    step; None if no record has them. `batch`: hashes of the batch's tensors. `repeats`: an earlier step with the same
+    batch. `skipped`: the update was not applied. `loss_scale`: None if the loss is not scaled."""
 
     step: int
     loss: float | None
@@ -80,7 +80,7 @@ at which steps were taken, in the last two steps or more, or below 1."""
 
 
 class SkippedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A step that `torch.amp.GradScaler` skipped. `scale`: of its loss. `overflow`: its first tensor that is not
+    """A step that the scaler of the loss skipped. `scale`: of its loss. `overflow`: its first tensor that is not
     finite, apart from masks; None if no record has it. `is_of_scale`: a lower scale may make it finite, since it is in
     the backward pass or the scaled loss."""
 
@@ -145,7 +145,8 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     first. `determinism`: None without a second run. `is_run`: whether it is a stored run, which has losses but no
     tensors. `replay`: the command that records the steps around the first fault of a stored run; empty if it has none
     or its job is a script. `is_replayed`: these steps of a stored run were recorded: `spikes` and `nonfinite_loss_step`
-    are of the run, everything else is of the records."""
+    are of the run, everything else is of the records. `loss_scale`:
+    None if the loss is not scaled; `nonfinite` is outside of the skipped steps whose overflow is normal."""
 
     schema: Literal["trainyard/numerics-triage/1"] = "trainyard/numerics-triage/1"
     folder: str
