@@ -34,16 +34,24 @@ def record_numerics(
 
     Raises `BadInput` for a command that is not found or takes no step, and `CommandFailed` if it fails.
     """
-    words = list(command)
-    if len(words) == 1 and words[0].endswith(".toml"):
-        words = [sys.executable, "-m", "trainyard.cli.main", "run", words[0]]
+    words = run_job_command(command[0]) if is_job_file(command) else list(command)
     options = RecordOptions(
-        steps=_parse_steps(steps)[::every], level=level, replicas=replicas, most_elements=most_elements
+        steps=parse_steps(steps)[::every], level=level, replicas=replicas, most_elements=most_elements
     )
     return record_command(words, Path(out), options, say)
 
 
-def _parse_steps(text: str) -> list[int]:
+def is_job_file(command: Sequence[str]) -> bool:
+    """Whether a command is a job file alone."""
+    return len(command) == 1 and command[0].endswith(".toml")
+
+
+def run_job_command(job: str) -> list[str]:
+    """The command that runs a job file."""
+    return [sys.executable, "-m", "trainyard.cli.main", "run", job]
+
+
+def parse_steps(text: str) -> list[int]:
     """The steps of `A-B` or `A`. Raises `BadInput`."""
     match = re.fullmatch(r"(\d{1,9})(?:-(\d{1,9}))?", text.strip())
     first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)

@@ -87,7 +87,7 @@ def variants(folder: Path) -> list[str]:
 
 def read_variant(folder: Path, variant: str) -> list[RankRecord]:
     """The records of each rank of a variant, by rank. Raises `BadFile`, also if a rank's file is missing."""
-    paths = {int(match[1]): path for path in (folder / variant).iterdir() if (match := _FILE.fullmatch(path.name))}
+    paths = _rank_paths(folder, variant)
     ranks = [read_rank(paths[rank]) for rank in sorted(paths)]
     if not ranks:
         raise MissingFile(f"{folder / variant} has no file rankN.jsonl.gz.", "Record it again.")
@@ -100,9 +100,23 @@ def read_variant(folder: Path, variant: str) -> list[RankRecord]:
     return ranks
 
 
-def read_rank(path: Path) -> RankRecord:
-    """The records of a rank. Of a file that is cut short, the complete ones. Raises `BadFile`."""
-    lines = _lines(path)
+def read_header(folder: Path, variant: str) -> RecordHeader:
+    """How the lowest rank of a variant was recorded. Raises `BadFile`."""
+    paths = _rank_paths(folder, variant)
+    if not paths:
+        raise MissingFile(f"{folder / variant} has no file rankN.jsonl.gz.", "Record it again.")
+    path = paths[min(paths)]
+    return _decode_header(_lines(path), path)
+
+
+def _rank_paths(folder: Path, variant: str) -> dict[int, Path]:
+    """The files of a variant by rank; none if there is no folder of it."""
+    paths = (folder / variant).iterdir() if (folder / variant).is_dir() else ()
+    return {int(match[1]): path for path in paths if (match := _FILE.fullmatch(path.name))}
+
+
+def _decode_header(lines: Iterator[tuple[int, bytes | None]], path: Path) -> RecordHeader:
+    """The header in the first line of a file. Raises `BadFile`."""
     try:
         _, first = next(lines)
     except StopIteration:
@@ -110,6 +124,13 @@ def read_rank(path: Path) -> RankRecord:
     header = _decode(_header_decoder, first or b"", path, 1)
     if header.format != FORMAT:
         raise BadFile(f"{path} has format {header.format}; this version reads {FORMAT}.", "Record it again.")
+    return header
+
+
+def read_rank(path: Path) -> RankRecord:
+    """The records of a rank. Of a file that is cut short, the complete ones. Raises `BadFile`."""
+    lines = _lines(path)
+    header = _decode_header(lines, path)
     tensors: list[TensorRecord] = []
     for number, line in lines:
         if line is None:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput, NotEnoughEvidence
 from trainyard.numerics.bisect.bisection_result import NumericsBisection
-from trainyard.numerics.bisect.configuration import Change, Changes, Configuration
+from trainyard.numerics.bisect.configuration import Change, Changes
 from trainyard.numerics.bisect.delta_debugging import minimise
 from trainyard.numerics.bisect.trials import Trials
 from trainyard.numerics.compare.read_run import read_run
+from trainyard.numerics.record.environment_variables import environment_variables
 from trainyard.numerics.record.record_command import RecordOptions, record_command
 from trainyard.numerics.record_files import variants
 from trainyard.redact import HIDDEN, redact_command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def bisect_configuration(
@@ -48,7 +43,7 @@ def bisect_configuration(
 
     def record(chosen: tuple[Change, ...], record_folder: Path) -> None:
         configuration = changes.configuration(chosen)
-        with _environment(configuration):
+        with environment_variables(configuration.variables):
             record_command(configuration.command, record_folder, options)
 
     trials = Trials(a, folder, changes.changes, record, say)
@@ -66,22 +61,3 @@ def bisect_configuration(
     return NumericsBisection(
         changes=changes.changes, causes=causes, first=trials.get(causes).first, trials=tuple(trials.finished)
     )
-
-
-@contextmanager
-def _environment(configuration: Configuration) -> Iterator[None]:
-    """Sets the environment variables of a configuration."""
-    before = {name: os.environ.get(name) for name in configuration.variables}
-    _set(configuration.variables)
-    try:
-        yield
-    finally:
-        _set(before)
-
-
-def _set(variables: Mapping[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value

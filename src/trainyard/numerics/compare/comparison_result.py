@@ -20,12 +20,14 @@ Kind = Literal[
     "dtype",
     "non-finite",
     "data",
+    "random values",
     "missing gradient",
     "extra gradient",
     "not updated",
     "replicas differ",
     "not deterministic",
 ]
+"""`random values`: the sides draw other random numbers, which says nothing about what follows from them."""
 
 
 class TensorPoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -59,6 +60,7 @@ class _Process:
     def __init__(self, folder: Path, request: RecordRequest) -> None:
         self._folder, self._request = folder, request
         self._stack = ExitStack()
+        self._recorder: Any = None
         self._writer: Any = None
         self._narrow: set[str] = set()
         """Operations that the float64 variant could not compute in float64."""
@@ -86,14 +88,14 @@ class _Process:
             from trainyard.numerics.bisect.swapped_modules import swapped_modules
 
             self._stack.enter_context(swapped_modules(request.swap, recorder.paths))
-        self._stack.enter_context(recorder)
+        self._recorder = self._stack.enter_context(recorder)
         atexit.register(self._end)
 
     def _write(self, tensors: Any) -> None:
         from trainyard.numerics.record_files import RecordWriter
 
         if self._writer is None:
-            self._writer = RecordWriter(self._folder, _header(self._request))
+            self._writer = RecordWriter(self._folder, _header(self._request, self._recorder.device_types))
         for tensor in tensors:
             self._writer.write(tensor)
         self._writer.flush()
@@ -106,15 +108,14 @@ class _Process:
             print(f"trainyard: without a kernel for float64: {', '.join(sorted(self._narrow))}", file=sys.stderr)  # noqa: T201
 
 
-def _header(request: RecordRequest) -> RecordHeader:
-    """How this process is recorded."""
+def _header(request: RecordRequest, device_types: Collection[str]) -> RecordHeader:
+    """How this process is recorded. `device_types`: of the devices that hold its tensors."""
     import torch
     import torch.distributed as dist
 
     from trainyard.numerics.record_files import FORMAT
 
     is_group = dist.is_available() and dist.is_initialized()
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return RecordHeader(
         format=FORMAT,
         variant=request.variant,
@@ -123,10 +124,21 @@ def _header(request: RecordRequest) -> RecordHeader:
         level=request.level,
         steps=request.steps,
         command=request.command,
-        device=device,
+        device=_device_name(device_types),
         seed=request.seed,
         jitter_ulp=request.jitter_ulp,
         deterministic=torch.are_deterministic_algorithms_enabled(),
         versions={"torch": str(torch.__version__), "python": sys.version.split()[0]},
         environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
     )
+
+
+def _device_name(device_types: Collection[str]) -> str:
+    """The name of the accelerator that holds tensors; `cpu` if none does."""
+    import torch
+
+    accelerators = sorted(set(device_types) - {"cpu"})
+    if not accelerators:
+        return "cpu"
+    name_of = getattr(torch.get_device_module(accelerators[0]), "get_device_name", None)
+    return name_of() if name_of is not None else accelerators[0]

@@ -20,13 +20,16 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from trainyard import scaled_steps
 from trainyard.errors import BadInput
 from trainyard.numerics.record.dtensor_shard import shard_of
 from trainyard.numerics.record.module_paths import ModulePaths, tensors_in
+from trainyard.numerics.record.scaler_steps import ScalerSteps, own_state
 from trainyard.numerics.record.summarise import Summary, summarise
 from trainyard.numerics.record.tensor_writers import TensorWriters, tensors_among
 from trainyard.numerics.record.user_location import user_location
 from trainyard.numerics.tensor_record import Level, Phase, Role, TensorKey, TensorRecord
+from trainyard.scaled_steps import ScaledStep
 
 _ALLOCATIONS = frozenset(
     (
@@ -46,7 +49,9 @@ _MASKS = frozenset(("masked_fill", "masked_fill_", "where", "full", "full_like",
 class Recorder:
     """Records steps of the training in this process. Use as a context manager around the training.
 
-    A step ends when the first optimizer that stepped has stepped again. Operations of compiled regions, and forward
+    A step ends when the first optimizer that stepped has stepped again; a step that the scaler of the loss skips counts
+    as one.
+    Operations of compiled regions, and forward
     passes repeated in the backward pass, are not recorded. An error of the recorder is printed and ends the recording;
     the training continues.
     """
@@ -64,6 +69,7 @@ class Recorder:
         self._write, self._steps, self._level, self._most_elements = write, frozenset(steps), level, most_elements
         self._process = os.getpid()
         self.paths = ModulePaths(self._at_boundary)
+        self._scaler_steps = ScalerSteps(self._after_skipped)
         self._records: list[TensorRecord] = []
         self._calls: Counter[tuple[Phase, str, str, Role, str]] = Counter()
         self._step = 0
@@ -74,11 +80,16 @@ class Recorder:
         self._is_busy = False
         """Whether operations are the recorder's own, or an optimizer's."""
         self._last: _LastSummary | None = None
+        self.device_types: set[str] = set()
+        """Types of the devices of the recorded tensors, such as `cpu`."""
         self._writers = TensorWriters()
         self._stack = ExitStack()
 
     def __enter__(self) -> Recorder:
         self._stack.enter_context(self.paths)
+        self._stack.enter_context(self._scaler_steps)
+        scaled_steps.observers.append(self._at_own_step)
+        self._stack.callback(scaled_steps.observers.remove, self._at_own_step)
         for handle in (
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -172,12 +183,15 @@ class Recorder:
         return hook
 
     def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
-        """Records the gradients that the optimizer reads."""
+        """Records the gradients that the optimizer reads, and the scale of the loss."""
         self._note_training()
+        self._scaler_steps.note_step()
         if self.is_recording:
             for owner, name, parameter in self._parameters_of(optimizer):
                 if parameter.grad is not None:
                     self._record(parameter.grad, "gradient", module=owner, name=name, phase="optimizer", call=0)
+            for name, value in self._scaler_steps.state(optimizer):
+                self._record(value, "scalar", module="", name=name, phase="optimizer")
         self._is_busy = True
 
     def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
@@ -193,9 +207,26 @@ class Recorder:
         if self._optimizer is None:
             self._optimizer = id(optimizer)
         if id(optimizer) == self._optimizer:
-            self.flush()
-            self._step += 1
-            self._begin_step()
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self.flush()
+        self._step += 1
+        self._begin_step()
+
+    def _after_skipped(self, optimizer: Optimizer) -> None:
+        """Records a step that the scaler of the loss skips, whose weights stay as they are."""
+        self._before_optimizer(optimizer)
+        self._after_optimizer(optimizer)
+
+    def _at_own_step(self, step: ScaledStep) -> None:
+        """Records the scale of the loss of our own training, and ends a step that it skips."""
+        self._note_training()
+        if self.is_recording:
+            for name, value in own_state(step):
+                self._record(value, "scalar", module="", name=name, phase="optimizer")
+        if step.is_skipped:
+            self._end_step()
 
     def _begin_step(self) -> None:
         self._calls.clear()
@@ -249,6 +280,7 @@ class Recorder:
             call = self._calls[counted]
             self._calls[counted] += 1
         index = len(self._records)
+        self.device_types.add(tensor.device.type)
         self._writers.write(tensor, (index,))
         self._records.append(
             TensorRecord(

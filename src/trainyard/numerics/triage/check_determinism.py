@@ -26,8 +26,11 @@ def check_determinism(first: Tensors, second: Tensors, device: str) -> Determini
     for key in common:
         if key not in differing or not key.tensor.operation:
             continue
-        flow = flows.setdefault(key.tensor.step, DataFlow(first, key.tensor.step))
-        if not any(source in differing for source in flow.inputs(key)) and not _follows_weights(key, differing):
+        if key.tensor.step not in flows:
+            flows[key.tensor.step] = DataFlow(first, key.tensor.step)
+        if not any(source in differing for source in flows[key.tensor.step].inputs(key)) and not _follows_weights(
+            key, differing
+        ):
             origins[key.tensor.operation].append(key)
     operations = [
         _not_reproducible(operation, keys, first, device)

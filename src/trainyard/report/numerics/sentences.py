@@ -10,6 +10,10 @@ from trainyard.numerics.compare.comparison_rule import UNINFORMATIVE, Comparison
 from trainyard.numerics.compare.judge_tensors import NOT_COMPARED
 from trainyard.numerics.compare.logical_tensors import ALL_RANKS
 
+_SAME_DRAWS = (
+    "This is not a fault of the operation: generators of other devices give other numbers. Initialise the weights and "
+    "draw the data on the CPU, set dropout to 0, and seed all generators."
+)
 _MOST_RENAMED = 3
 """Renamed modules that are listed."""
 
@@ -19,6 +23,8 @@ def headline(comparison: RecordComparison) -> str:
     counts = comparison.counts
     if comparison.first is not None:
         first = comparison.first
+        if first.kind == "random values":
+            return f"Random values differ, first at {describe_tensor(first.tensor)}: {describe(first)}. {_SAME_DRAWS}"
         causes = "".join(f", after {describe_cause(cause)}" for cause in first.causes)
         return f"Different, first at {describe_tensor(first.tensor)}{causes}: {describe(first)}."
     compared = units.counted(counts.compared, "tensor")
@@ -45,6 +51,8 @@ def describe(divergence: Divergence) -> str:
             return f"B has values that are not finite and A has not: {divergence.detail}"
         case "data":
             return f"the data differ{count}"
+        case "random values":
+            return f"it follows from other random numbers, of {divergence.detail}"
         case "missing gradient":
             return f"B has no gradient of this parameter, and A has{count}"
         case "extra gradient":
