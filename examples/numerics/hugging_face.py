@@ -1,4 +1,4 @@
-"""Train a small transformers model with random weights on random tokens, each step in micro-batches of padded samples."""
+"""Train a small transformers model with random weights on random tokens, in samples of several lengths."""
 
 import argparse
 
@@ -6,23 +6,16 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, MixtralConfig, Qwen3Config, Qwen3MoeConfig
 
 VOCAB, SAMPLES, TOKENS = 256, 8, 32
-SIZES = {
-    "vocab_size": VOCAB,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-}
-NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+SIZES = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 3}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 MODELS = {
-    "llama": LlamaConfig(**SIZES),
-    "qwen3": Qwen3Config(**SIZES),
+    "llama": LlamaConfig(**SIZES, **HEADS),
+    "qwen3": Qwen3Config(**SIZES, **HEADS),
     "gpt2": GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, **NO_DROPOUT),
-    "mixtral": MixtralConfig(**SIZES, num_local_experts=4),
-    "qwen3-moe": Qwen3MoeConfig(**SIZES, **EXPERTS, num_experts=4),
+    "mixtral": MixtralConfig(**SIZES, **HEADS, num_local_experts=4),
+    "qwen3-moe": Qwen3MoeConfig(**SIZES, **HEADS, **EXPERTS, num_experts=4),
 }
 
 
