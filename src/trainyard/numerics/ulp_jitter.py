@@ -75,9 +75,9 @@ _FEW_VALUES = 64
 
 class UlpJitter(TorchDispatchMode):
     """Context in which each value that a summation computes moves by one unit in the last place of its dtype, up or
-    down at random. Zeros, infinities and NaN stay, as do tensors of integers. `seed`: of the directions; torch's own generators are not used.
-    `ulps`: units in the last place. `all_operations`: move the results of every operation that rounds, as another
-    library or compiler may, not only of summations, as another layout does.
+    down at random. Zeros, infinities and NaN stay, as do tensors of integers. `seed`: of the directions; torch's own
+    generators are not used. `ulps`: units in the last place. `all_operations`: move the results of every operation
+    that rounds, as another library or compiler may, not only of summations, as another layout does.
 
     Directions are drawn once per dtype and device, and each result takes them from a random position on: drawing them
     for each result took longer than the training of a small model.
