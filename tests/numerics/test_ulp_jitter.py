@@ -39,6 +39,18 @@ def test_products_of_two_values_stay() -> None:
         assert torch.equal(torch.full((99,), 3.0) * 7, torch.full((99,), 21.0))
 
 
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+def test_counts_stay_and_values_that_are_rounded_move(dtype: torch.dtype) -> None:
+    counts = torch.histc(torch.arange(300.0) % 3, bins=3).to(dtype) / 4  # 25 of each
+    with UlpJitter(0, all_operations=True):
+        assert torch.equal(torch.histc(torch.arange(300.0) % 3, bins=3).cumsum(0).int(), torch.tensor([100, 200, 300]))
+        assert torch.equal(counts + counts, torch.full((3,), 50.0).to(dtype))
+        assert not torch.equal(counts + 0.5, torch.full((3,), 25.5).to(dtype))
+        large = torch.full((99,), 2.0 / torch.finfo(dtype).eps, dtype=dtype)
+        assert not torch.equal(large + large, 2 * large)
+        assert torch.empty(0, 3).add(1).shape == (0, 3)
+
+
 def test_seed_determines_jitter_and_global_generator_is_unused() -> None:
     def total(seed: int) -> torch.Tensor:
         with UlpJitter(seed):

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.torch
 from tests.numerics.record.small_training import Classifier, train  # noqa: E402
 from trainyard.numerics.record.float64_mode import Float64  # noqa: E402
 from trainyard.numerics.record.recorder import Recorder  # noqa: E402
+from trainyard.numerics.record.user_location import _shown_name  # noqa: E402
 from trainyard.numerics.ulp_jitter import UlpJitter  # noqa: E402
 
 
@@ -57,6 +58,32 @@ def test_recording_changes_no_bit(level):
     assert [record.index for record in records if record.step == 1] == list(
         range(sum(record.step == 1 for record in records))
     )
+
+
+class Halves(torch.nn.Module):
+    """Two outputs of one autograd node."""
+
+    def forward(self, values):
+        return values.unbind(0)
+
+
+def test_output_without_gradient_leaves_the_training_as_it_is():
+    records: list[TensorRecord] = []
+    weight = torch.ones(2, 3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    with Recorder(records.extend, range(1)):
+        first, _ = Halves()(weight)
+        first.sum().backward()
+        optimizer.step()
+    assert weight.tolist() == [[0.0] * 3, [1.0] * 3]
+    gradients = [r.output for r in records if r.role == "gradient" and r.module == "Halves"]
+    assert gradients == [0]
+
+
+def test_locations_in_installed_packages_are_relative_to_their_folder():
+    assert _shown_name("/env/lib/python3.11/site-packages/models/llama.py") == "models/llama.py"
+    assert _shown_name("/home/user/train.py") == "/home/user/train.py"
+    assert _shown_name(torch.nn.__file__) == ""
 
 
 def test_operations_are_named_by_module_in_both_passes():

@@ -142,8 +142,11 @@ class DivergenceFinder:
         return f"a generator whose state differs at the start of step {key.tensor.step}"
 
     def _causes(self, pair: TensorPair) -> tuple[OneSidedOperation, ...]:
-        """On each side, the nearest operation from which a tensor was computed and that the other side lacks."""
+        """On each side, the nearest operation from which a tensor was computed and that the other side lacks; none if
+        operations were not compared."""
         pairs = self.alignment.pairs
+        if not any(other.a.tensor.operation for other in pairs):
+            return ()
         causes = (
             _nearest_unmatched("A", self.a, pair.a, {other.a for other in pairs}),
             _nearest_unmatched("B", self.b, pair.b, {other.b for other in pairs}),

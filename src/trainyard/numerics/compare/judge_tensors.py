@@ -24,6 +24,7 @@ from trainyard.numerics.compare.comparison_rule import (
 from trainyard.numerics.compare.compensated_operations import compensated_rows
 from trainyard.numerics.compare.logical_tensors import LogicalKey, has_other_size
 from trainyard.numerics.compare.noise_levels import F64, I64, degrees_of_freedom, noise_levels, relative_errors
+from trainyard.numerics.compare.rounded_choices import rows_after_choice
 from trainyard.numerics.compare.summation_errors import summation_errors, summed_terms
 from trainyard.numerics.tensor_record import BUCKETS, NonFinite, TensorRecord
 
@@ -40,6 +41,7 @@ NOISY = "rounding is of the order of the values"
 INTEGERS = "integers that differ, compared for equality only"
 NOT_FINITE = "not finite in A"
 UNINITIALISED = "memory that is not initialised"
+OTHER_CHOICE = "a choice before it, such as the experts of a token, is changed by rounding"
 DAMAGED = "numbers in the record are not finite"
 NOT_COMPARED = (INTEGERS, UNINITIALISED)
 """Reasons of tensors whose values are not to be compared."""
@@ -127,6 +129,9 @@ def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgem
     for at in compensated_rows(pairs, status):
         if kinds[at] != "dtype" or not _is_coarser(rows[at]):
             status[at] = "compensated"
+    for at in rows_after_choice(pairs, a.plain, status, [reason == INTEGERS for reason in reasons]):
+        if status[at] == "different" and kinds[at] in (None, "shape"):
+            status[at], reasons[at], kinds[at] = "undetectable", OTHER_CHOICE, None
     reasons = [reason if status[at] == "undetectable" else "" for at, reason in enumerate(reasons)]
     return Judgements(status, error, noise, limit, reasons, kinds, rule)
 

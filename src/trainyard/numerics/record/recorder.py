@@ -173,11 +173,12 @@ class Recorder:
             self._trains = True
             self._record_random_state()
 
-    def _gradient_hook(self, path: str, call: int, output: int) -> Callable[[Tensor], None]:
+    def _gradient_hook(self, path: str, call: int, output: int) -> Callable[[Tensor | None], None]:
         step = self._step
 
-        def hook(gradient: Tensor) -> None:
-            if self.is_recording and step == self._step:
+        def hook(gradient: Tensor | None) -> None:
+            # compiled regions call hooks with None for outputs without a gradient
+            if gradient is not None and self.is_recording and step == self._step:
                 self._record(gradient, "gradient", module=path, call=call, output=output)
 
         return hook
