@@ -19,8 +19,9 @@ from trainyard.numerics.bisect.delta_debugging import Outcome, minimise
 from trainyard.numerics.compare.compare_records import compare_records
 from trainyard.numerics.compare.comparison_result import Divergence
 from trainyard.numerics.compare.read_run import read_run
-from trainyard.numerics.record.record_command import RecordOptions, record_command
+from trainyard.numerics.record.record_command import record_command
 from trainyard.numerics.record_files import variants
+from trainyard.numerics.record_state import RecordOptions
 from trainyard.redact import HIDDEN, redact_command
 
 if TYPE_CHECKING:

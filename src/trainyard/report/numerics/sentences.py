@@ -139,6 +139,13 @@ def describe_place(step: int | None, phase: str | None) -> str:
 
 def explain(comparison: RecordComparison) -> Iterator[str]:
     """Sentences on the limits, on what could not be seen, and on the matching of the two records."""
+    if comparison.a.missing:
+        yield (
+            f"The record of A lacks {', '.join(comparison.a.missing)}, as its recording did not end. Repeat its "
+            "`trainyard numerics record` command to complete it."
+        )
+    if "plain" in comparison.b.missing:
+        yield "The plain run of B did not end; the tensors until then are compared."
     if comparison.rule is not None:
         yield explain_rule(comparison.rule)
     for reason, count in comparison.undetectable_reasons.items():
