@@ -198,7 +198,7 @@ def _difference(recorded: RecordOrigin, requested: RecordOrigin) -> str:
     if recorded.command != requested.command:
         return f"its command is `{shlex.join(recorded.command)}`, not `{shlex.join(requested.command)}`"
     for option in ("steps", "level", "most_elements"):
-        was, now = (_shown(getattr(origin, option)) for origin in (recorded, requested))
+        was, now = (_option_text(getattr(origin, option)) for origin in (recorded, requested))
         if was != now:
             return f"it has {option.replace('_', ' ')} {was}, and {now} was requested"
     for script, digest in requested.scripts.items():
@@ -211,7 +211,7 @@ def _difference(recorded: RecordOrigin, requested: RecordOrigin) -> str:
     return ""
 
 
-def _shown(value: object) -> str:
+def _option_text(value: object) -> str:
     """A value of an option as text: steps as a list of the first few."""
     if not isinstance(value, tuple):
         return str(value)

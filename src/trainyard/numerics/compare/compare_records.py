@@ -20,6 +20,7 @@ from trainyard.numerics.compare.logical_tensors import LogicalTensors, has_other
 from trainyard.numerics.compare.losses import compare_losses
 from trainyard.numerics.compare.match_ranks import equal_on_all_ranks, join_ranks, ranks_correspond
 from trainyard.numerics.compare.read_run import RecordedRun, read_run
+from trainyard.numerics.compare.run_columns import run_columns
 from trainyard.numerics.compare.summarise_tensors import count_tensors, summarise_modules, summarise_steps
 from trainyard.numerics.record_state import read_state, usable_variants
 from trainyard.numerics.tensor_record import TensorKey
@@ -99,8 +100,13 @@ def match_records(a: Path, b: Path, *, identical: bool = False) -> MatchedRecord
     other_batches = has_other_batches(tensors_a.tensors, tensors_b.tensors, alignment)
     if other_batches:
         alignment = without_activations(alignment)
+    keys = [pair.a for pair in alignment.pairs]
     runs = {
-        variant: join_a(read_run(a, variant, known_a).only(common)).tensors for variant in known_a if variant != "plain"
+        variant: run_columns(
+            keys, tensors_a.tensors, join_a(read_run(a, variant, known_a, values_only=True).only(common)).tensors
+        )
+        for variant in known_a
+        if variant != "plain"
     }
     reference = runs.pop("float64", None)
     judgements = judge_tensors(

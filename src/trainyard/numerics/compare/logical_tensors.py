@@ -117,7 +117,7 @@ def _is_complete(parts: Sequence[TensorRecord]) -> bool:
 def _add_parts(parts: Sequence[TensorRecord]) -> TensorRecord:
     """The record of the tensor whose distinct parts are given."""
     if len(parts) == 1:
-        return replace(parts[0], shard=None)
+        return parts[0] if parts[0].shard is None else replace(parts[0], shard=None)
     sketch = np.sum([np.frombuffer(part.sketch or bytes(8 * BUCKETS)) for part in parts], axis=0)
     is_sum = any(part.shard is not None and part.shard.partial for part in parts)
     counts = [part.nonfinite or NonFinite() for part in parts]
