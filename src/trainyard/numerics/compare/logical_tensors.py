@@ -29,6 +29,11 @@ def is_of_parameter(key: TensorKey) -> bool:
     return key.role in _OF_PARAMETERS and bool(key.name)
 
 
+def is_initial_weight(key: TensorKey) -> bool:
+    """Whether a tensor is a weight before the first call of its model, not after a step of the optimizer."""
+    return key.role == "weight" and key.phase == "forward"
+
+
 def has_other_size(a: TensorRecord, b: TensorRecord) -> bool:
     """Whether two tensors have other numbers of elements. Tensors of other shapes are comparable if they have as many,
     since their elements are summarised in row-major order: a view of a tensor has the sketch of the tensor."""

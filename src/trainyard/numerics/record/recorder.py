@@ -16,13 +16,15 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.distributed.tensor import DTensor
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from trainyard.errors import BadInput
 from trainyard.numerics.record.dtensor_shard import shard_of
-from trainyard.numerics.record.module_paths import ModulePaths, tensors_in
+from trainyard.numerics.record.module_paths import ModulePaths, NamedParameter, tensors_in
 from trainyard.numerics.record.summarise import Summary, summarise
 from trainyard.numerics.record.tensor_writers import TensorWriters, tensors_among
 from trainyard.numerics.record.user_location import user_location
@@ -47,8 +49,9 @@ class Recorder:
     """Records steps of the training in this process. Use as a context manager around the training.
 
     A step ends when the first optimizer that stepped has stepped again. Operations of compiled regions, and forward
-    passes repeated in the backward pass, are not recorded. An error of the recorder is printed and ends the recording;
-    the training continues.
+    passes repeated in the backward pass, are not recorded, nor are operations that initialise parameters in place:
+    the weights of a model are recorded before its first call. An error of the recorder is printed and ends the
+    recording; the training continues.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Recorder:
         tensors with more are not recorded, except gradients, weights and states; 0 for no limit."""
         self._write, self._steps, self._level, self._most_elements = write, frozenset(steps), level, most_elements
         self._process = os.getpid()
-        self._paths = ModulePaths(self._at_boundary)
+        self._paths = ModulePaths(self._at_boundary, self._at_model)
         self._records: list[TensorRecord] = []
         self._calls: Counter[tuple[Phase, str, str, Role, str]] = Counter()
         self._step = 0
@@ -74,6 +77,8 @@ class Recorder:
         """Whether operations are the recorder's own, or an optimizer's."""
         self._last: _LastSummary | None = None
         self._writers = TensorWriters()
+        self._initialised: Any = WeakTensorKeyDictionary()
+        """Parameter -> line of code that wrote its initial values in place."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Recorder:
@@ -96,9 +101,11 @@ class Recorder:
         """The mode that sees the operations."""
         return _Operations(self._at_operation)
 
-    def next_key(self, func: Any) -> TensorKey | None:
+    def next_key(self, func: Any, args: Sequence[Any]) -> TensorKey | None:
         """The key of the first result of an operation that is about to run; None if it will not be recorded."""
         if not self.is_recording or self._paths.recomputes or func.is_view or _is_left_out(func):
+            return None
+        if self._initialises(func, args):
             return None
         name = _operation_name(func)
         phase, module = _present_phase(), self._paths.current
@@ -127,13 +134,16 @@ class Recorder:
 
     # ---- events ----
 
-    def _at_operation(self, func: Any, arguments: Iterable[Tensor], result: Any) -> None:
-        """Records the outputs of an ATen operation on the tensors `arguments`."""
+    def _at_operation(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Records the outputs of an ATen operation."""
         if func.namespace in _COLLECTIVES:
             self._last = None  # collectives write tensors without counting a version
         if not self.is_recording or func.is_view:
             return
-        inputs, outputs = self._writers.of(arguments), tensors_in(result)
+        if self._initialises(func, args):
+            self._initialised[args[0]] = user_location(sys._getframe(1))
+            return
+        inputs, outputs = self._writers.of(tensors_among(args, kwargs)), tensors_in(result)
         if self._paths.recomputes or _is_left_out(func):
             for tensor in outputs:
                 self._writers.write(tensor, inputs)
@@ -142,6 +152,24 @@ class Recorder:
         masks = func.overloadpacket.__name__ in _MASKS
         for output, tensor in enumerate(outputs):
             self._record(tensor, "output", operation=name, output=output, masks=masks, inputs=inputs)
+
+    def _initialises(self, func: Any, args: Sequence[Any]) -> bool:
+        """Whether an operation writes to a parameter before this process trains."""
+        return not self._trains and bool(args) and isinstance(args[0], nn.Parameter) and _is_in_place(func)
+
+    def _at_model(self, parameters: Iterable[NamedParameter]) -> None:
+        """Records the weights that a model begins with. Operations do not list them as their inputs, in this step as in
+        the others."""
+        self._note_training()
+        if not self.is_recording or self._paths.recomputes:
+            return
+        for tensor, module, name in parameters:
+            if not is_lazy(tensor):
+                location = self._initialised.get(tensor, "")
+                self._record(
+                    tensor, "weight", module=module, name=name, phase="forward", call=0, inputs=(), location=location
+                )
+                self._writers.write(tensor, ())
 
     def _at_boundary(self, path: str, call: int, role: Literal["data", "output"], tensors: list[Tensor]) -> None:
         """Records the outputs of a module, the inputs of an outermost one, and later their gradients."""
@@ -231,16 +259,19 @@ class Recorder:
         phase: Phase | None = None,
         masks: bool = False,
         inputs: tuple[int, ...] | None = None,
+        location: str | None = None,
     ) -> None:
-        """Adds the record of a tensor. `module`, `call`, `phase`: None for the present ones; `inputs`: None for the
-        records that wrote the tensor."""
+        """Adds the record of a tensor. `module`, `call`, `phase`, `location`: None for the present ones; `inputs`: None
+        for the records that wrote the tensor."""
         if _is_symbolic(tensor):
             return
         inputs = self._writers.of([tensor]) if inputs is None else inputs
         if operation and 0 < self._most_elements < tensor.numel():
             self._writers.write(tensor, inputs)
             return
-        has_location = phase != "optimizer" and _present_phase() == "forward"
+        if location is None:
+            has_location = phase != "optimizer" and _present_phase() == "forward"
+            location = user_location(sys._getframe(1)) if has_location else ""
         phase = phase or _present_phase()
         module = self._paths.current if module is None else module
         if call is None:
@@ -261,7 +292,7 @@ class Recorder:
                 call=call,
                 output=output,
                 inputs=inputs,
-                location=user_location(sys._getframe(1)) if has_location else "",
+                location=location,
                 **_summary_fields(self._summarise(tensor), masks),
             )
         )
@@ -323,7 +354,7 @@ def _summarise_part(tensor: DTensor) -> Summary:
 class _Operations(TorchDispatchMode):
     """Calls `record` with each ATen operation outside of compiled regions, its arguments and its result."""
 
-    def __init__(self, record: Callable[[Any, Iterable[Tensor], Any], None]) -> None:
+    def __init__(self, record: Callable[[Any, Sequence[Any], Mapping[str, Any], Any], None]) -> None:
         super().__init__()
         self._record = record
 
@@ -334,8 +365,9 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._record(func, tensors_among(args, kwargs or {}), result)
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self._record(func, args, kwargs, result)
         return result
 
 
@@ -346,6 +378,12 @@ def _present_phase() -> Phase:
 def _operation_name(func: Any) -> str:
     """An operation without its overload, as `aten.mm`."""
     return f"{func.namespace}.{func.overloadpacket.__name__}"
+
+
+def _is_in_place(func: Any) -> bool:
+    """Whether an operation writes to its first argument."""
+    alias = func._schema.arguments[0].alias_info if func._schema.arguments else None
+    return alias is not None and alias.is_write
 
 
 def _is_left_out(func: Any) -> bool:

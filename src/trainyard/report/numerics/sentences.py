@@ -78,11 +78,16 @@ def describe_tensor(point: TensorPoint) -> str:
         subject = f"the {_ROLES[point.role]}"
     owner = ".".join(filter(None, (point.module, point.name)))
     phase = "" if point.phase == "optimizer" or point.role == "data" else f" in the {point.phase} pass"
-    rank = "" if point.rank == ALL_RANKS else f" on rank {point.rank}"
+    if point.role == "weight" and point.phase == "forward":
+        return f"the weight {owner} before step {point.step}{_on_rank(point)}"
     if point.role == "gradient" and not point.name:
         owner = f"the output of {owner}" if owner else "an output"
     of_owner = f" {owner}" if point.role == "weight" else f" of {owner}" if owner else ""
-    return f"{subject}{of_owner}{phase} of step {point.step}{rank}"
+    return f"{subject}{of_owner}{phase} of step {point.step}{_on_rank(point)}"
+
+
+def _on_rank(point: TensorPoint) -> str:
+    return "" if point.rank == ALL_RANKS else f" on rank {point.rank}"
 
 
 _ROLES = {
