@@ -11,7 +11,7 @@ from trainyard.errors import BadInput
 from trainyard.numerics.compare.compare_records import compare_records
 from trainyard.numerics.devices.device_command import check_devices, command_on, folder_name, job_on
 from trainyard.numerics.devices.record_devices import record_devices
-from trainyard.numerics.record.record_command import RecordOptions
+from trainyard.numerics.record_state import RecordOptions
 from trainyard.numerics.tensor_record import Level
 from trainyard.report.numerics.devices_report import DeviceComparison, DevicesReport
 from trainyard.report.numerics.numerics_report import report_numerics

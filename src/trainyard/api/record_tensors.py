@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trainyard.errors import BadInput
-from trainyard.numerics.record.record_command import RecordOptions, RecordReport, record_command
+from trainyard.numerics.record.record_command import RecordReport, record_command
+from trainyard.numerics.record_state import RecordOptions
 from trainyard.numerics.tensor_record import Level
 
 _MOST_STEPS = 100_000
@@ -28,11 +29,14 @@ def record_numerics(
     """Records a summary of every tensor of some training steps, for `compare_numerics`.
 
     `command`: a training script with its arguments, or a job file alone; it is run once as it is, and with `replicas`
-    also in float64 and jittered. `out`: a new folder. `steps`: `A-B`, from 0, of which every `every`th is recorded.
+    also in float64 and jittered. `out`: a new folder, or one in which the same command was recorded with the same
+    options: complete runs are kept, so that an interrupted recording continues, and replicas can be added. `steps`:
+    `A-B`, from 0, of which every `every`th is recorded.
     `level`: `operations`, `modules` or `steps` (gradients, weights and optimizer state only). `most_elements`: results
     of operations with more are left out; 0 for none. `say`: called with the cost of each run.
 
-    Raises `BadInput` for a command that is not found or takes no step, and `CommandFailed` if it fails.
+    Raises `BadInput` for a command that is not found or takes no step, or if the folder has another record,
+    `CommandFailed` if the command fails, and `RunInUse` while it is being recorded into this folder.
     """
     words = run_job_command(command[0]) if is_job_file(command) else list(command)
     options = RecordOptions(

@@ -13,7 +13,8 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from trainyard import api  # noqa: E402
-from trainyard.numerics.record.record_command import RecordOptions, record_command  # noqa: E402
+from trainyard.numerics.record.record_command import record_command  # noqa: E402
+from trainyard.numerics.record_state import RecordOptions  # noqa: E402
 
 SCRIPT = [sys.executable, "-W", "ignore", str(Path(__file__).with_name("swapped_training.py"))]
 

@@ -11,7 +11,8 @@ import pytest
 from tests.numpy_training import summarised
 from trainyard.numerics.compare.compare_records import compare_records
 from trainyard.numerics.compare.random_values import are_other_draws
-from trainyard.numerics.record.record_command import RecordOptions, record_command
+from trainyard.numerics.record.record_command import record_command
+from trainyard.numerics.record_state import RecordOptions
 from trainyard.numerics.tensor_record import TensorRecord
 
 SCRIPT = Path(__file__).with_name("random_training.py")

@@ -13,8 +13,9 @@ from trainyard.numerics.bisect.delta_debugging import minimise
 from trainyard.numerics.bisect.trials import Trials
 from trainyard.numerics.compare.read_run import read_run
 from trainyard.numerics.record.environment_variables import environment_variables
-from trainyard.numerics.record.record_command import RecordOptions, record_command
+from trainyard.numerics.record.record_command import record_command
 from trainyard.numerics.record_files import variants
+from trainyard.numerics.record_state import RecordOptions
 from trainyard.redact import HIDDEN, redact_command
 
 

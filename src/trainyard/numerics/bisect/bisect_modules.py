@@ -14,8 +14,9 @@ from trainyard.numerics.bisect.swap import Swap, SwapKind
 from trainyard.numerics.bisect.trials import Trials
 from trainyard.numerics.compare.logical_tensors import LogicalKey
 from trainyard.numerics.compare.read_run import read_run
-from trainyard.numerics.record.record_command import RecordOptions, record_command
+from trainyard.numerics.record.record_command import record_command
 from trainyard.numerics.record_files import variants
+from trainyard.numerics.record_state import RecordOptions
 
 OUTSIDE_NAME = "code outside of modules"
 _SWAPPED = {"eager": "compiled", "float64": "computed in the formats of the script"}

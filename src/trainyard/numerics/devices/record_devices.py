@@ -11,8 +11,9 @@ from trainyard.errors import BadInput
 from trainyard.numerics.devices.available_devices import check_available, is_accelerator
 from trainyard.numerics.devices.device_command import DeviceCommand, folder_name
 from trainyard.numerics.record.environment_variables import environment_variables
-from trainyard.numerics.record.record_command import RecordOptions, record_command, variant_names
+from trainyard.numerics.record.record_command import record_command
 from trainyard.numerics.record_files import read_header, variants
+from trainyard.numerics.record_state import RecordOptions, variant_names
 from trainyard.numerics.tensor_record import RecordHeader
 from trainyard.redact import redact_command
 

@@ -23,7 +23,7 @@ from trainyard.numerics.tensor_record import Level, RecordHeader
 
 FOLDER, REQUEST = "TRAINYARD_NUMERICS_FOLDER", "TRAINYARD_NUMERICS_REQUEST"
 """Environment variables: the folder of the record; a `RecordRequest` as JSON."""
-_ENVIRONMENT = (
+ENVIRONMENT = (
     *("CUBLAS_WORKSPACE_CONFIG", "HIPBLASLT_TENSILE_LIBPATH", "NVIDIA_TF32_OVERRIDE", "NCCL_ALGO", "NCCL_PROTO"),
     *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR"),
     "PYTHONHASHSEED",
@@ -129,7 +129,7 @@ def _header(request: RecordRequest, device_types: Collection[str]) -> RecordHead
         jitter_ulp=request.jitter_ulp,
         deterministic=torch.are_deterministic_algorithms_enabled(),
         versions={"torch": str(torch.__version__), "python": sys.version.split()[0]},
-        environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        environment={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     )
 
 

@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.distributed.tensor import DTensor
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from trainyard import scaled_steps
 from trainyard.errors import BadInput
 from trainyard.numerics.record.dtensor_shard import shard_of
-from trainyard.numerics.record.module_paths import ModulePaths, tensors_in
+from trainyard.numerics.record.module_paths import ModulePaths, NamedParameter, tensors_in
 from trainyard.numerics.record.scaler_steps import ScalerSteps, own_state
 from trainyard.numerics.record.summarise import Summary, summarise
 from trainyard.numerics.record.tensor_writers import TensorWriters, tensors_among
@@ -50,10 +52,9 @@ class Recorder:
     """Records steps of the training in this process. Use as a context manager around the training.
 
     A step ends when the first optimizer that stepped has stepped again; a step that the scaler of the loss skips counts
-    as one.
-    Operations of compiled regions, and forward
-    passes repeated in the backward pass, are not recorded. An error of the recorder is printed and ends the recording;
-    the training continues.
+    too. Operations of compiled regions, and forward passes repeated in the backward pass, are not recorded, nor are
+    operations that initialise parameters in place: the weights of a model are recorded before its first call. An error
+    of the recorder is printed and ends the recording; the training continues.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Recorder:
         names the module that is running."""
         self._write, self._steps, self._level, self._most_elements = write, frozenset(steps), level, most_elements
         self._process = os.getpid()
-        self.paths = ModulePaths(self._at_boundary)
+        self.paths = ModulePaths(self._at_boundary, self._at_model)
         self._scaler_steps = ScalerSteps(self._after_skipped)
         self._records: list[TensorRecord] = []
         self._calls: Counter[tuple[Phase, str, str, Role, str]] = Counter()
@@ -83,6 +84,8 @@ class Recorder:
         self.device_types: set[str] = set()
         """Types of the devices of the recorded tensors, such as `cpu`."""
         self._writers = TensorWriters()
+        self._initialised: Any = WeakTensorKeyDictionary()
+        """Parameter -> line of code that wrote its initial values in place."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Recorder:
@@ -108,9 +111,11 @@ class Recorder:
         """The mode that sees the operations."""
         return _Operations(self._at_operation)
 
-    def next_key(self, func: Any) -> TensorKey | None:
+    def next_key(self, func: Any, args: Sequence[Any]) -> TensorKey | None:
         """The key of the first result of an operation that is about to run; None if it will not be recorded."""
         if not self.is_recording or self.paths.recomputes or func.is_view or _is_left_out(func):
+            return None
+        if self._initialises(func, args):
             return None
         name = _operation_name(func)
         phase, module = _present_phase(), self.paths.current
@@ -139,13 +144,16 @@ class Recorder:
 
     # ---- events ----
 
-    def _at_operation(self, func: Any, arguments: Iterable[Tensor], result: Any) -> None:
-        """Records the outputs of an ATen operation on the tensors `arguments`."""
+    def _at_operation(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Records the outputs of an ATen operation."""
         if func.namespace in _COLLECTIVES:
             self._last = None  # collectives write tensors without counting a version
         if not self.is_recording or func.is_view:
             return
-        inputs, outputs = self._writers.of(arguments), tensors_in(result)
+        if self._initialises(func, args):
+            self._initialised[args[0]] = user_location(sys._getframe(1))
+            return
+        inputs, outputs = self._writers.of(tensors_among(args, kwargs)), tensors_in(result)
         if self.paths.recomputes or _is_left_out(func):
             for tensor in outputs:
                 self._writers.write(tensor, inputs)
@@ -154,6 +162,24 @@ class Recorder:
         masks = func.overloadpacket.__name__ in _MASKS
         for output, tensor in enumerate(outputs):
             self._record(tensor, "output", operation=name, output=output, masks=masks, inputs=inputs)
+
+    def _initialises(self, func: Any, args: Sequence[Any]) -> bool:
+        """Whether an operation writes to a parameter before this process trains."""
+        return not self._trains and bool(args) and isinstance(args[0], nn.Parameter) and _is_in_place(func)
+
+    def _at_model(self, parameters: Iterable[NamedParameter]) -> None:
+        """Records the weights that a model begins with. Operations do not list them as their inputs, in this step as in
+        the others."""
+        self._note_training()
+        if not self.is_recording or self.paths.recomputes:
+            return
+        for tensor, module, name in parameters:
+            if not is_lazy(tensor):
+                location = self._initialised.get(tensor, "")
+                self._record(
+                    tensor, "weight", module=module, name=name, phase="forward", call=0, inputs=(), location=location
+                )
+                self._writers.write(tensor, ())
 
     def _at_boundary(self, path: str, call: int, role: Literal["data", "output"], tensors: list[Tensor]) -> None:
         """Records the outputs of a module, the inputs of an outermost one, and later their gradients."""
@@ -264,16 +290,19 @@ class Recorder:
         phase: Phase | None = None,
         masks: bool = False,
         inputs: tuple[int, ...] | None = None,
+        location: str | None = None,
     ) -> None:
-        """Adds the record of a tensor. `module`, `call`, `phase`: None for the present ones; `inputs`: None for the
-        records that wrote the tensor."""
+        """Adds the record of a tensor. `module`, `call`, `phase`, `location`: None for the present ones; `inputs`: None
+        for the records that wrote the tensor."""
         if _is_symbolic(tensor):
             return
         inputs = self._writers.of([tensor]) if inputs is None else inputs
         if operation and 0 < self._most_elements < tensor.numel():
             self._writers.write(tensor, inputs)
             return
-        has_location = phase != "optimizer" and _present_phase() == "forward"
+        if location is None:
+            has_location = phase != "optimizer" and _present_phase() == "forward"
+            location = user_location(sys._getframe(1)) if has_location else ""
         phase = phase or _present_phase()
         module = self.paths.current if module is None else module
         if call is None:
@@ -295,7 +324,7 @@ class Recorder:
                 call=call,
                 output=output,
                 inputs=inputs,
-                location=user_location(sys._getframe(1)) if has_location else "",
+                location=location,
                 **_summary_fields(self._summarise(tensor), masks),
             )
         )
@@ -357,7 +386,7 @@ def _summarise_part(tensor: DTensor) -> Summary:
 class _Operations(TorchDispatchMode):
     """Calls `record` with each ATen operation outside of compiled regions, its arguments and its result."""
 
-    def __init__(self, record: Callable[[Any, Iterable[Tensor], Any], None]) -> None:
+    def __init__(self, record: Callable[[Any, Sequence[Any], Mapping[str, Any], Any], None]) -> None:
         super().__init__()
         self._record = record
 
@@ -368,8 +397,9 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._record(func, tensors_among(args, kwargs or {}), result)
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self._record(func, args, kwargs, result)
         return result
 
 
@@ -380,6 +410,12 @@ def _present_phase() -> Phase:
 def _operation_name(func: Any) -> str:
     """An operation without its overload, as `aten.mm`."""
     return f"{func.namespace}.{func.overloadpacket.__name__}"
+
+
+def _is_in_place(func: Any) -> bool:
+    """Whether an operation writes to its first argument."""
+    alias = func._schema.arguments[0].alias_info if func._schema.arguments else None
+    return alias is not None and alias.is_write
 
 
 def _is_left_out(func: Any) -> bool:

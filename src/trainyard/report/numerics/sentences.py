@@ -86,11 +86,16 @@ def describe_tensor(point: TensorPoint) -> str:
         subject = f"the {_ROLES[point.role]}"
     owner = ".".join(filter(None, (point.module, point.name)))
     phase = "" if point.phase == "optimizer" or point.role == "data" else f" in the {point.phase} pass"
-    rank = "" if point.rank == ALL_RANKS else f" on rank {point.rank}"
+    if point.role == "weight" and point.phase == "forward":
+        return f"the weight {owner} before step {point.step}{_on_rank(point)}"
     if point.role == "gradient" and not point.name:
         owner = f"the output of {owner}" if owner else "an output"
     of_owner = f" {owner}" if point.role == "weight" else f" of {owner}" if owner else ""
-    return f"{subject}{of_owner}{phase} of step {point.step}{rank}"
+    return f"{subject}{of_owner}{phase} of step {point.step}{_on_rank(point)}"
+
+
+def _on_rank(point: TensorPoint) -> str:
+    return "" if point.rank == ALL_RANKS else f" on rank {point.rank}"
 
 
 _ROLES = {
@@ -147,6 +152,13 @@ def describe_place(step: int | None, phase: str | None) -> str:
 
 def explain(comparison: RecordComparison) -> Iterator[str]:
     """Sentences on the limits, on what could not be seen, and on the matching of the two records."""
+    if comparison.a.missing:
+        yield (
+            f"The record of A lacks {', '.join(comparison.a.missing)}, as its recording did not end. Repeat its "
+            "`trainyard numerics record` command to complete it."
+        )
+    if "plain" in comparison.b.missing:
+        yield "The plain run of B did not end; the tensors until then are compared."
     if comparison.rule is not None:
         yield explain_rule(comparison.rule)
     for reason, count in comparison.undetectable_reasons.items():
