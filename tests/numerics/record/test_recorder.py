@@ -381,3 +381,33 @@ def test_parameters_without_values_have_no_initial_weight():
     initial = {(r.module, r.name) for r in records if r.role == "weight" and r.phase == "forward"}
     assert initial == {("Sequential.1", "weight"), ("Sequential.1", "bias")}
     assert len({r.module for r in records if r.role == "weight"}) == 2
+
+
+def test_float64_keeps_the_bits_of_the_script_format():
+    """Scripts read and change bits of float32 numbers, as our own jobs do to draw their weights."""
+    from trainyard.train.model.distributions import _normal
+
+    words = [torch.randint(0, 2**32, (500,), generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    expected, numbers = _normal(words, 0.02), torch.randn(64, generator=torch.Generator().manual_seed(0))
+    with Float64():
+        wide, copied = _normal(words, 0.02), numbers * 1.0
+        bits = copied.view(torch.int32)
+        bits ^= -(1 << 31)
+        assert bits.shape == (64,)
+        assert torch.equal(bits.view(torch.float32).float(), -numbers)
+    assert wide.dtype == copied.dtype == torch.float64
+    assert torch.equal(copied.float(), -numbers)
+    assert float((wide - expected).norm() / expected.norm()) < 1e-6
+
+
+def test_weights_of_a_job_are_drawn_as_in_its_format():
+    from tests.train.language_model import small_job, trainer_of
+    from trainyard.model import Model
+
+    model = Model(layers=1, hidden_size=16, ffn_hidden_size=32, heads=2, kv_heads=2, head_dim=8)
+    expected = trainer_of(small_job(model)).parallel_model.parameters
+    with Float64():
+        wide = trainer_of(small_job(model)).parallel_model.parameters
+    for a, b in zip(expected, wide, strict=True):
+        assert b.dtype == torch.float64
+        assert float((b - a).detach().norm()) <= 1e-6 * float(a.detach().norm())

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.numerics.compare.compare_records import compare_records
+from trainyard.numerics.record.record_command import RecordOptions, record_command
 from trainyard.numerics.record_files import FORMAT, RecordWriter
 from trainyard.numerics.tensor_record import NonFinite, RecordHeader, TensorRecord
 from trainyard.numerics.triage.triage_record import triage_record
@@ -177,3 +179,23 @@ def test_loss_scale_of_our_own_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert (step.gradient_norm is None) == step.skipped
         if step.gradient_norm is not None:
             assert step.gradient_norm <= outcome.grad_norm * 1.001
+
+
+@pytest.mark.torch
+@pytest.mark.slow
+def test_trainings_with_a_scaler_are_compared(tmp_path: Path) -> None:
+    """A fused optimizer, which removes the scale itself, computes the same; a batch that overflows does not."""
+    pytest.importorskip("torch")
+
+    def write(name: str, replicas: int, *options: str) -> Path:
+        command = [sys.executable, str(SCRIPT), *options]
+        record_command(command, tmp_path / name, RecordOptions(steps=(2, 3, 4), replicas=replicas))
+        return tmp_path / name
+
+    reference = write("a", 2)
+    fused = compare_records(reference, write("fused", 0, "--fused"))
+    assert fused.verdict == "same"
+    assert fused.counts.undetectable < 5 < 100 < fused.counts.compared
+    overflow = compare_records(reference, write("overflow", 0, "--overflow", "batch")).first
+    assert overflow is not None
+    assert (overflow.tensor.step, overflow.tensor.phase) == (3, "backward")

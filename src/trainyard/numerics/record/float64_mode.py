@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -18,10 +19,18 @@ _FACTORIES = frozenset(("rand", "randn", "rand_like", "randn_like", "normal", "b
 """Operations that return random numbers."""
 
 
+class _BitView(NamedTuple):
+    """A copy of the bits of a tensor `values`, in the script's format."""
+
+    values: ref[Tensor]
+    bits: Tensor
+
+
 class Float64(TorchDispatchMode):
     """Context in which every floating-point operation of eager code computes in float64: arguments are widened, and a
     format that the script asks for becomes float64, so that casts do nothing. Random numbers are drawn in the script's
-    format and then widened, so that the streams are the same. Complex numbers become complex128.
+    format and then widened, so that the streams are the same; bits are those of that format. Complex numbers become
+    complex128.
 
     `narrow`: the operations that have no float64 kernel and were computed in the script's format.
     """
@@ -31,6 +40,8 @@ class Float64(TorchDispatchMode):
         super().__init__()
         self._default = default
         self.narrow: set[str] = set()
+        self._bits: dict[int, _BitView] = {}
+        """Identity of a storage -> the bits in it."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -45,6 +56,8 @@ class Float64(TorchDispatchMode):
             return _fill(func, args, kwargs, self._default)
         if name == "native_dropout":
             return _drop(func, args[0], args[1], args[2], self._default)
+        if func is torch.ops.aten.view.dtype:
+            return self._view_bits(func, args[0], args[1])
         if name in _FACTORIES:
             return tree_map(widened, func(*_narrowed(args, self._default), **_narrowed(kwargs, self._default)))
         wide_args, wide_kwargs = tree_map(widened, list(args)), tree_map(widened, kwargs)
@@ -53,7 +66,27 @@ class Float64(TorchDispatchMode):
         except (NotImplementedError, RuntimeError):
             return self._compute_narrow(func, args, kwargs)
         _copy_back(func, args, wide_args)
+        if self._bits and func._schema.is_mutable:
+            self._write_bits(args)
         return tree_map(widened, result)
+
+    def _view_bits(self, func: Any, values: Tensor, dtype: torch.dtype) -> Tensor:
+        """The bits of a tensor as `dtype`: of a float64 tensor, those in the script's format, unless the script reads
+        64 bits. Operations in place on them are then followed, as they change the tensor."""
+        if values.dtype != torch.float64 or dtype.itemsize == 8:
+            return widened(func(values, dtype))
+        bits: Tensor = func(values.to(self._default), dtype)
+        self._bits = {key: view for key, view in self._bits.items() if view.values() is not None}
+        self._bits[bits.untyped_storage()._cdata] = _BitView(ref(values), bits)
+        return widened(bits)
+
+    def _write_bits(self, args: Sequence[Any]) -> None:
+        """Copies bits that an operation in place has changed to the tensor whose bits they are."""
+        if not isinstance(args[0], Tensor) or args[0].layout != torch.strided:
+            return
+        view = self._bits.get(args[0].untyped_storage()._cdata)
+        if view is not None and (values := view.values()) is not None:
+            values.copy_(view.bits.view(self._default))
 
     def _compute_narrow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of an operation that failed in float64, computed in the script's format. If it fails there too,

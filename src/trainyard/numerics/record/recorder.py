@@ -214,12 +214,21 @@ class Recorder:
         self._note_training()
         self._scaler_steps.note_step()
         if self.is_recording:
+            divisor = self._scaler_steps.divisor(optimizer)
             for owner, name, parameter in self._parameters_of(optimizer):
                 if parameter.grad is not None:
-                    self._record(parameter.grad, "gradient", module=owner, name=name, phase="optimizer", call=0)
+                    self._record_gradient(parameter.grad, owner, name, divisor)
             for name, value in self._scaler_steps.state(optimizer):
                 self._record(value, "scalar", module="", name=name, phase="optimizer")
         self._is_busy = True
+
+    def _record_gradient(self, gradient: Tensor, module: str, name: str, divisor: float) -> None:
+        """Records the gradient of a parameter, divided by the scale that it still has."""
+        inputs = self._writers.of([gradient])
+        if divisor != 1:
+            with torch.no_grad(), _disable_current_modes():
+                gradient = gradient / divisor
+        self._record(gradient, "gradient", module=module, name=name, phase="optimizer", call=0, inputs=inputs)
 
     def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         """Records weights and states after the update, and ends the step."""

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from trainyard.scaled_steps import ScaledStep
 
-ScalarName = Literal["loss_scale", "loss_factor", "found_inf", "gradient_scale"]
+ScalarName = Literal["loss_scale", "loss_factor", "found_inf"]
 
 
 class ScalerSteps:
@@ -53,17 +53,21 @@ class ScalerSteps:
 
     def state(self, optimizer: Optimizer) -> Iterator[tuple[ScalarName, Tensor]]:
         """The scale of the loss of the step of `optimizer` that is running, and by device whether gradients are not
-        finite: the step is skipped unless all are 0. `gradient_scale`: by which the gradients are still multiplied, as
-        those of fused optimizers. Nothing if the step is not that of a scaler."""
+        finite: the step is skipped unless all are 0. Nothing if the step is not that of a scaler."""
         scaler = self._scaler
         if scaler is None or scaler._scale is None:
             return
         yield "loss_scale", scaler._scale
         for is_overflow in scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"].values():
             yield "found_inf", is_overflow
-        gradient_scale = getattr(optimizer, "grad_scale", None)
-        if isinstance(gradient_scale, Tensor):
-            yield "gradient_scale", gradient_scale
+
+    def divisor(self, optimizer: Optimizer) -> float:
+        """The scale that the gradients still have when `optimizer` steps: fused optimizers divide by it themselves."""
+        scale = getattr(optimizer, "grad_scale", None)
+        if self._scaler is None or not isinstance(scale, Tensor):
+            return 1.0
+        with _disable_current_modes():
+            return float(scale)
 
 
 def own_state(step: ScaledStep) -> list[tuple[ScalarName, Tensor]]:

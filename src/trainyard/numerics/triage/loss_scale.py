@@ -28,13 +28,11 @@ _ROUNDED = 1e-2
 
 
 class ScaledStep(NamedTuple):
-    """`factor`: by which this rank multiplied its loss; `gradient_scale`: by which the recorded gradients are
-    multiplied."""
+    """`factor`: by which this rank multiplied its loss."""
 
     scale: float
     factor: float
     skipped: bool = False
-    gradient_scale: float = 1.0
 
 
 def scaled_steps(tensors: Tensors) -> dict[int, ScaledStep]:
@@ -50,8 +48,6 @@ def scaled_steps(tensors: Tensors) -> dict[int, ScaledStep]:
             steps[record.step] = before._replace(factor=record.mean)
         elif before is not None and key.tensor.name == "found_inf" and (record.mean or record.nonfinite):
             steps[record.step] = before._replace(skipped=True)
-        elif before is not None and key.tensor.name == "gradient_scale" and record.mean > 0:
-            steps[record.step] = before._replace(gradient_scale=record.mean)
     return steps
 
 

@@ -117,7 +117,7 @@ def _steps(
     totals: list[StepTotals] = []
     for step in run.steps:
         batch, scale = tuple(batches[step]), scaled.get(step)
-        norm = sqrt(squares.get(step, 0.0)) / (1.0 if scale is None else scale.gradient_scale)
+        norm = sqrt(squares.get(step, 0.0))
         is_skipped = scale is not None and scale.skipped
         totals.append(
             StepTotals(
