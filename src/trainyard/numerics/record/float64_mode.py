@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+
+from trainyard.numerics.record.float64_loading import widened_loading
 
 _RANDOM = frozenset(
     ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
@@ -21,7 +24,8 @@ _FACTORIES = frozenset(("rand", "randn", "rand_like", "randn_like", "normal", "b
 class Float64(TorchDispatchMode):
     """Context in which every floating-point operation of eager code computes in float64: arguments are widened, and a
     format that the script asks for becomes float64, so that casts do nothing. Random numbers are drawn in the script's
-    format and then widened, so that the streams are the same. Complex numbers become complex128.
+    format and then widened, so that the streams are the same. Complex numbers become complex128. Tensors that are
+    loaded from files are widened, too.
 
     `narrow`: the operations that have no float64 kernel and were computed in the script's format.
     """
@@ -31,6 +35,15 @@ class Float64(TorchDispatchMode):
         super().__init__()
         self._default = default
         self.narrow: set[str] = set()
+        self._loading = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._loading.enter_context(widened_loading(_widen))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._loading.close()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -47,6 +60,8 @@ class Float64(TorchDispatchMode):
             return _drop(func, args[0], args[1], args[2], self._default)
         if name in _FACTORIES:
             return tree_map(_widen, func(*_narrowed(args, self._default), **_narrowed(kwargs, self._default)))
+        if func is torch.ops.aten.view.dtype:
+            return _reinterpret(args[0], args[1], self._default)
         wide_args, wide_kwargs = tree_map(_widen, list(args)), tree_map(_widen, kwargs)
         try:
             result = func(*wide_args, **wide_kwargs)
@@ -85,6 +100,13 @@ def _narrowed(values: Any, dtype: torch.dtype) -> Any:
     return tree_map(
         lambda value: value.to(dtype) if isinstance(value, Tensor) and value.dtype == torch.float64 else value, values
     )
+
+
+def _reinterpret(value: Tensor, dtype: torch.dtype, default: torch.dtype) -> Tensor:
+    """The bytes of a tensor as numbers of another format, in the script's format before, and wide after."""
+    if value.dtype == torch.float64 and dtype != torch.float64:
+        value = value.to(default)
+    return _widen(value.view(dtype))
 
 
 def _fill(func: Any, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
