@@ -36,7 +36,7 @@ def trained_state() -> State:
     return model.state_dict()
 
 
-def train(model: nn.Module, dtype: torch.dtype = torch.float32) -> list[float]:
+def train(model: nn.Module, dtype: Any = torch.float32) -> list[float]:
     """The losses of three steps on float32 batches, which are converted to `dtype`."""
     torch.manual_seed(2)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
