@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite, prod
+from math import comb, isfinite, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -26,10 +26,10 @@ from trainyard.numerics.compare.noise_levels import F64, I64, degrees_of_freedom
 from trainyard.numerics.compare.rounded_choices import rows_after_choice
 from trainyard.numerics.compare.run_columns import RunColumns, sketches_of
 from trainyard.numerics.compare.summation_errors import summation_errors, summed_terms
-from trainyard.numerics.tensor_record import NonFinite, TensorRecord
+from trainyard.numerics.tensor_record import BUCKETS, NonFinite, TensorRecord
 
-_CHUNK = 2048
-"""Tensors whose sketches are in memory at a time."""
+_MOST_VALUES = 1 << 20
+"""Numbers of sketches of pairs of runs that are in memory at a time, in several copies."""
 _ROUNDED_SUMS = 1e-9
 """Difference of sketches, relative to the norm, that follows from adding shards in another order."""
 _UNDEFINED = ("aten.empty", "aten.new_empty", "aten.resize")
@@ -173,8 +173,10 @@ def _compare_values(
     error = np.empty(len(norms))
     errors = np.empty((1 + len(replicas), len(norms)))
     degrees = np.empty(len(norms), np.int64)
-    for begin in range(0, len(norms), _CHUNK):
-        part = slice(begin, begin + _CHUNK)
+    pairs_of_runs = max(1, comb(len(errors), 2))
+    chunk = max(1, _MOST_VALUES // (BUCKETS * pairs_of_runs))
+    for begin in range(0, len(norms), chunk):
+        part = slice(begin, begin + chunk)
         exact = reference.sketches[at[part]]
         sketches = np.stack([sketches_of(side_a[part]), *(run.sketches[at[part]] for run in replicas)])
         error[part] = relative_errors(sketches_of(side_b[part]), exact, norms[part])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Self
 from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+
+from trainyard.numerics.record.float64_loading import widened_loading
 
 _RANDOM = frozenset(
     ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
@@ -30,7 +33,7 @@ class Float64(TorchDispatchMode):
     """Context in which every floating-point operation of eager code computes in float64: arguments are widened, and a
     format that the script asks for becomes float64, so that casts do nothing. Random numbers are drawn in the script's
     format and then widened, so that the streams are the same; bits are those of that format. Complex numbers become
-    complex128.
+    complex128. Tensors that are loaded from files are widened, too.
 
     `narrow`: the operations that have no float64 kernel and were computed in the script's format.
     """
@@ -42,6 +45,15 @@ class Float64(TorchDispatchMode):
         self.narrow: set[str] = set()
         self._bits: dict[int, _BitView] = {}
         """Identity of a storage -> the bits in it."""
+        self._loading = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._loading.enter_context(widened_loading(widened))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._loading.close()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -124,6 +136,13 @@ def _narrowed(values: Any, dtype: torch.dtype) -> Any:
     return tree_map(
         lambda value: value.to(dtype) if isinstance(value, Tensor) and value.dtype == torch.float64 else value, values
     )
+
+
+def _reinterpret(value: Tensor, dtype: torch.dtype, default: torch.dtype) -> Tensor:
+    """The bytes of a tensor as numbers of another format, in the script's format before, and wide after."""
+    if value.dtype == torch.float64 and dtype != torch.float64:
+        value = value.to(default)
+    return widened(value.view(dtype))
 
 
 def _fill(func: Any, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
