@@ -3,29 +3,71 @@ faults are named and reproduced. `CONTRIBUTING.md` says how to install transform
 
 from __future__ import annotations
 
+import os
+import runpy
 import subprocess
 import sys
+import traceback
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from trainyard.numerics.compare.compare_records import compare_records
+from trainyard.numerics.record.record_command import JITTER_ULP, variant_names
+from trainyard.numerics.record_files import FORMAT, RecordWriter
+from trainyard.numerics.tensor_record import RecordHeader, TensorRecord
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 pytest.importorskip("torch")
-pytest.importorskip("transformers")
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+from trainyard.numerics.record.float64_mode import Float64  # noqa: E402
+from trainyard.numerics.record.recorder import Recorder  # noqa: E402
+from trainyard.numerics.ulp_jitter import UlpJitter  # noqa: E402
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "numerics"
-TRAINYARD = Path(sys.executable).with_name("trainyard")
+STEPS = (0, 1)
 
 
 def record(folder: Path, replicas: int, script: str, *options: str) -> Path:
-    extent = ["--out", str(folder), "--steps", "0-1", "--replicas", str(replicas)]
-    command = [sys.executable, str(EXAMPLES / script), "--steps", "2", *options]
-    done = subprocess.run(
-        [str(TRAINYARD), "numerics", "record", *extent, "--", *command], check=False, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    """Records a script as `trainyard numerics record` does, in forks of this process, which has imported the models."""
+    command = [str(EXAMPLES / script), "--steps", str(len(STEPS)), *options]
+    for number, variant in enumerate(variant_names(replicas)):
+        child = os.fork()
+        if not child:
+            try:
+                run_recorded(folder, variant, number, command)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     return folder
+
+
+def run_recorded(folder: Path, variant: str, number: int, command: list[str]) -> None:
+    """Runs the script in this process."""
+    header = RecordHeader(
+        format=FORMAT,
+        variant=variant,
+        rank=0,
+        ranks=1,
+        level="operations",
+        steps=STEPS,
+        command=(sys.executable, *command),
+    )
+    replica = UlpJitter(number, JITTER_ULP, all_operations=True) if variant.startswith("replica") else nullcontext()
+    mode = Float64() if variant == "float64" else replica
+    sys.argv[:], sys.path[:0] = command, [str(EXAMPLES)]
+    with RecordWriter(folder, header) as writer:
+
+        def write(tensors: list[TensorRecord]) -> None:
+            for tensor in tensors:
+                writer.write(tensor)
+
+        with mode, Recorder(write, STEPS):
+            runpy.run_path(command[0], run_name="__main__")
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +141,9 @@ def test_fault_is_reproduced_alone(references: dict[str, Path], tmp_path: Path) 
     b = record(tmp_path / "b", 0, "hugging_face_faults.py", *options_of("llama"), "--fault", "norm-epsilon")
     script = tmp_path / "reproducer.py"
     command = ["numerics", "reproduce", str(references["llama"]), str(b), "--out", str(script), "--rerun"]
-    done = subprocess.run([str(TRAINYARD), *command], check=False, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "trainyard.cli.main", *command], check=False, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     assert "1e-06" in script.read_text()
     assert subprocess.run([sys.executable, str(script)], check=False, cwd=tmp_path, capture_output=True).returncode == 1
