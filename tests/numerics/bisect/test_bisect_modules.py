@@ -27,15 +27,15 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_operation_with_a_wrong_kernel_is_named(record: Path, tmp_path: Path) -> None:
-    said: list[str] = []
-    result = api.bisect_numerics(record, [*SCRIPT, "--kernel"], tmp_path, swap="float64", say=said.append)
+    messages: list[str] = []
+    result = api.bisect_numerics(record, [*SCRIPT, "--kernel"], tmp_path, swap="float64", say=messages.append)
     assert [(cause.kind, cause.name) for cause in result.causes] == [("operation", "aten.silu of Network.gate")]
     assert (result.exit_code, result.swap) == (0, "float64")
     assert result.first is not None
     assert result.first.kind == "value"
-    assert len(said) == len(result.trials) <= 10
-    said.clear()
-    again = api.bisect_numerics(record, [*SCRIPT, "--kernel"], tmp_path, swap="float64", say=said.append)
+    assert len(messages) == len(result.trials) <= 10
+    messages.clear()
+    again = api.bisect_numerics(record, [*SCRIPT, "--kernel"], tmp_path, swap="float64", say=messages.append)
     assert again == result  # from the trials in the folder
     lines = (tmp_path / "trials.jsonl").read_text().splitlines()
     assert len(lines) == len(result.trials)

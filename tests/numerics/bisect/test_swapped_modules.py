@@ -92,12 +92,12 @@ def test_operations_of_kept_modules_are_left_as_they_are() -> None:
         swapped.clear()
         with ModulePaths(lambda *_: None) as paths:
             context = swapped_modules(swap, paths)
-            asked = context._is_swapped
+            original = context._is_swapped
 
-            def is_swapped(operation: str, asked: Any = asked, paths: Any = paths) -> bool:
-                if asked(operation):
+            def is_swapped(operation: str, original: Any = original, paths: Any = paths) -> bool:
+                if original(operation):
                     swapped.append(f"{paths.current}: {operation}")
-                return asked(operation)
+                return original(operation)
 
             context._is_swapped = is_swapped
             with context:

@@ -15,8 +15,7 @@ from trainyard.numerics.tensor_record import TensorRecord
 @pytest.mark.parametrize("mean", [0.0, 1.0, 100.0])
 @pytest.mark.parametrize("columns", [1, 30])
 def test_sums_in_sequence_do_not_exceed_the_error(terms: int, mean: float, columns: int) -> None:
-    """Of numbers with random signs, the sum of a single column may cancel: its error counts relative to the norm of its
-    terms."""
+    """The sum of a single column of random signs may cancel: its error is taken relative to the norm of its terms."""
     values = np.random.default_rng(terms + columns).standard_normal((terms, columns)) + mean
     single = values.astype(np.float32)
     in_sequence = np.add.accumulate(single, axis=0, dtype=np.float32)[-1]

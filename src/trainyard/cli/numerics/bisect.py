@@ -47,8 +47,8 @@ def command(
     each of their operations is computed in float64 and rounded (float64), until the smallest part is left that makes
     the training differ.
 
-    Exit codes: 0 one cause, 1 several that act together, 2 bad input, 3 cannot tell: A differs from itself, COMMAND
-    does not differ, or differs whatever is swapped.
+    Exit codes: 0 one cause, 1 several that act together, 2 bad input, 3 not enough evidence: A differs from itself,
+    COMMAND does not differ, or differs whatever is swapped.
     """
     from trainyard import api
     from trainyard.cli.support.output import console, print_json, say
