@@ -126,7 +126,7 @@ def test_fault_is_named(
     assert first is not None
     assert (first.tensor.step, first.tensor.phase, first.tensor.operation) == (0, "forward", operation)
     assert first.tensor.module.endswith(module)
-    assert [(one.side, one.operation) for one in first.causes] == ([("B", cause)] if cause else [])
+    assert [(listed.side, listed.operation) for listed in first.causes] == ([("B", cause)] if cause else [])
     assert first.tensor.location_a.startswith("transformers/")
 
 
