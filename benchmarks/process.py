@@ -30,15 +30,15 @@ def cost(args: Sequence[str], repeats: int) -> Cost:
     return Cost(median(run.cpu_s for run in costs), median(run.peak_bytes for run in costs))
 
 
-def once(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Cost:
+def once(command: Sequence[str], environment: Mapping[str, str] | None = None, exit_code: int = 0) -> Cost:
     """The cost of `command`, with these variables added to ours. Byte-code is cached, as in an installation. Raises
-    `CalledProcessError` if it fails."""
+    `CalledProcessError` if it ends with another exit code."""
     env = {**os.environ, **(environment or {})}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
+    if process.returncode != exit_code:
         raise subprocess.CalledProcessError(process.returncode, command)
     return Cost(usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
 

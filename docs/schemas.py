@@ -15,7 +15,7 @@ import msgspec
 from trainyard.error_report import ErrorReport
 from trainyard.hangs.verdict import HangAnalysis
 from trainyard.ledger import Ledgers
-from trainyard.numerics.bisect.bisect_configuration import NumericsBisection
+from trainyard.numerics.bisect.bisection_result import NumericsBisection
 from trainyard.numerics.record.record_command import RecordReport
 from trainyard.numerics.reproduce.reproduce_difference import Reproducer
 from trainyard.numerics.triage.triage_result import Triage
@@ -29,6 +29,7 @@ from trainyard.report.gate.gate_report import (
     StoredCurves,
 )
 from trainyard.report.history.history_report import HistoryReport
+from trainyard.report.numerics.devices_report import DevicesReport
 from trainyard.report.numerics.numerics_report import NumericsReport
 from trainyard.report.plans.catalogue import Catalogue
 from trainyard.report.plans.plans_file import Plans
@@ -80,6 +81,7 @@ DOCUMENTS: dict[str, type] = {
     "launch-logs": LaunchLogs,  # trainyard launch logs
     "numerics-comparison": NumericsReport,  # trainyard numerics compare
     "numerics-bisection": NumericsBisection,  # trainyard numerics bisect
+    "numerics-devices": DevicesReport,  # trainyard numerics devices
     "numerics-record": RecordReport,  # trainyard numerics record
     "numerics-reproducer": Reproducer,  # trainyard numerics reproduce
     "numerics-triage": Triage,  # trainyard numerics triage

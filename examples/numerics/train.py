@@ -45,16 +45,18 @@ def main():
     parser.add_argument("--norm-eps", type=float, default=1e-5)
     parser.add_argument("--bfloat16", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
 
     torch.manual_seed(0)
     model = Decoder()
     model.layers[2].mlp_norm.eps = options.norm_eps
+    model.to(options.device)  # initialised on the CPU: weights are the same on all devices
     step_model = torch.compile(model) if options.compile else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step in range(5):
-        tokens = torch.randint(VOCAB, (8, TOKENS + 1))
-        with torch.autocast("cpu", torch.bfloat16, enabled=options.bfloat16):
+        tokens = torch.randint(VOCAB, (8, TOKENS + 1)).to(options.device)
+        with torch.autocast(torch.device(options.device).type, torch.bfloat16, enabled=options.bfloat16):
             logits = step_model(tokens[:, :-1])
         loss = cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
         loss.backward()

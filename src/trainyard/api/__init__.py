@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from trainyard.api.bisect_configurations import bisect_numerics as bisect_numerics
     from trainyard.api.check_parity import parity as parity
     from trainyard.api.compare_records import compare_numerics as compare_numerics
+    from trainyard.api.compare_training_on_devices import compare_devices as compare_devices
     from trainyard.api.gate_losses import gate_convergence as gate_convergence
     from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
     from trainyard.api.gate_losses import store_golden_curves as store_golden_curves
@@ -87,6 +88,7 @@ _ELSEWHERE = {
     "chaos": "trainyard.api.run_jobs",
     "chaos_nodes": "trainyard.api.run_jobs",
     "bisect_numerics": "trainyard.api.bisect_configurations",
+    "compare_devices": "trainyard.api.compare_training_on_devices",
     "compare_numerics": "trainyard.api.compare_records",
     "critical_path": "trainyard.api.trace_modes",
     "gate": "trainyard.api.gate_stored_runs",

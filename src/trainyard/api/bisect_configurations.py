@@ -1,4 +1,4 @@
-"""`bisect_numerics`: which option, variable or interpreter makes a training differ?"""
+"""`bisect_numerics`: which option, variable, interpreter or module makes a training differ?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from trainyard.errors import BadInput
-from trainyard.numerics.bisect.bisect_configuration import NumericsBisection, bisect_configuration
+from trainyard.numerics.bisect.bisect_configuration import bisect_configuration
+from trainyard.numerics.bisect.bisect_modules import bisect_modules
+from trainyard.numerics.bisect.bisection_result import NumericsBisection
+from trainyard.numerics.bisect.swap import SwapKind
 
 
 def bisect_numerics(
@@ -16,15 +19,19 @@ def bisect_numerics(
     out: str | os.PathLike[str],
     *,
     variables: Mapping[str, tuple[str | None, str | None]] | None = None,
+    swap: SwapKind | None = None,
     rerun: bool = False,
     say: Callable[[str], object] = lambda text: None,
 ) -> NumericsBisection:
-    """Finds the smallest set of differences between two commands that makes the training of the second differ.
+    """Finds the smallest set of differences between two commands that makes the training of the second differ; with
+    `swap`, the modules of the second that do, and the operations in them.
 
     `a`: the record of the right training, with its reference and replicas; its command is run again, with options,
     interpreter and variables of the other one in part. `command`: of the training in question. `variables`: environment
-    variables with their values in A and B, None for one that is not set. `out`: a folder for finished trials, which are
-    not repeated. `rerun`: the command in the record may be run. `say`: called with the outcome of each trial.
+    variables with their values in A and B, None for one that is not set. `swap`: `eager` or `float64`; only `command`
+    is run, with some modules as they are, and all others not compiled, or with each operation computed in float64 and
+    rounded. `out`: a folder for finished trials, which are not repeated. `rerun`: the command in the record may be run.
+    `say`: called with the outcome of each trial.
 
     ```python
     bisection = api.bisect_numerics("records/good", ["python", "train.py", "--compile"], "bisection", rerun=True)
@@ -34,6 +41,13 @@ def bisect_numerics(
     Raises `BadInput` without `rerun` or without a difference, `NotEnoughEvidence` if A is not reproducible or B does
     not differ.
     """
+    if swap is not None:
+        if variables:
+            raise BadInput(
+                "variables are searched between two commands, and a swap is of modules.",
+                "Set the variables of B in the environment, or leave the swap out.",
+            )
+        return bisect_modules(Path(a), command, Path(out), swap, say)
     if not rerun:
         raise BadInput(
             "the command in the record has to be run again.", "Allow it with --rerun, if you trust the record."

@@ -75,9 +75,20 @@ class RecordWriter:
         self._file.write(_encoder.encode(value) + b"\n")
 
 
+def recorded_variants(folder: Path) -> list[str]:
+    """The variants that have a folder in that of a record, sorted."""
+    return sorted(path.name for path in folder.iterdir() if _VARIANT.fullmatch(path.name)) if folder.is_dir() else []
+
+
+def rank_files(folder: Path) -> dict[int, Path]:
+    """The file of each rank in the folder of a variant, by rank."""
+    paths = {int(match[1]): path for path in folder.iterdir() if (match := _FILE.fullmatch(path.name))}
+    return dict(sorted(paths.items()))
+
+
 def variants(folder: Path) -> list[str]:
     """The variants in the folder of a record, sorted. Raises `MissingFile` if there is none."""
-    names = sorted(path.name for path in folder.iterdir() if _VARIANT.fullmatch(path.name)) if folder.is_dir() else []
+    names = recorded_variants(folder)
     if not names:
         raise MissingFile(
             f"{folder} has no recorded tensors.", "Pass the folder that `trainyard numerics record` wrote."
@@ -87,41 +98,70 @@ def variants(folder: Path) -> list[str]:
 
 def read_variant(folder: Path, variant: str) -> list[RankRecord]:
     """The records of each rank of a variant, by rank. Raises `BadFile`, also if a rank's file is missing."""
-    paths = {int(match[1]): path for path in (folder / variant).iterdir() if (match := _FILE.fullmatch(path.name))}
-    ranks = [read_rank(paths[rank]) for rank in sorted(paths)]
-    if not ranks:
+    return [RankRecord(reader.header, list(reader), reader.is_cut) for reader in rank_readers(folder, variant)]
+
+
+def count_records(folder: Path, variant: str) -> int:
+    """The number of records of all ranks of a variant. Raises as `read_variant` does."""
+    return sum(1 for reader in rank_readers(folder, variant) for _ in reader)
+
+
+def rank_readers(folder: Path, variant: str) -> list[RankReader]:
+    """A reader of each rank of a variant, by rank. Raises `BadFile`, also if a rank's file is missing."""
+    paths = rank_files(folder / variant)
+    readers = [RankReader(path) for path in paths.values()]
+    if not readers:
         raise MissingFile(f"{folder / variant} has no file rankN.jsonl.gz.", "Record it again.")
-    missing = sorted(set(range(ranks[0].header.ranks)) - set(paths))
+    missing = sorted(set(range(readers[0].header.ranks)) - set(paths))
     if missing:
         raise MissingFile(
-            f"{folder / variant} has {len(paths)} of {ranks[0].header.ranks} ranks; rank {missing[0]} is missing.",
+            f"{folder / variant} has {len(paths)} of {readers[0].header.ranks} ranks; rank {missing[0]} is missing.",
             "Copy the files of all ranks into one folder.",
         )
-    return ranks
+    return readers
+
+
+def read_header(folder: Path, variant: str) -> RecordHeader:
+    """How the lowest rank of a variant was recorded. Raises `BadFile`."""
+    paths = rank_files(folder / variant)
+    if not paths:
+        raise MissingFile(f"{folder / variant} has no file rankN.jsonl.gz.", "Record it again.")
+    return RankReader(paths[min(paths)]).header
 
 
 def read_rank(path: Path) -> RankRecord:
     """The records of a rank. Of a file that is cut short, the complete ones. Raises `BadFile`."""
-    lines = _lines(path)
-    try:
-        _, first = next(lines)
-    except StopIteration:
-        raise BadFile(f"{path} is empty.", "Record it again.") from None
-    header = _decode(_header_decoder, first or b"", path, 1)
-    if header.format != FORMAT:
-        raise BadFile(f"{path} has format {header.format}; this version reads {FORMAT}.", "Record it again.")
-    tensors: list[TensorRecord] = []
-    for number, line in lines:
-        if line is None:
-            return RankRecord(header, tensors, is_cut=True)
-        if len(tensors) >= _MOST_TENSORS:
-            raise BadFile(
-                f"{path} has more than {_MOST_TENSORS:,} records.", "Record fewer steps, or at another level."
-            )
-        tensor = _decode(_tensor_decoder, line, path, number)
-        _check(tensor, path, number)
-        tensors.append(tensor)
-    return RankRecord(header, tensors, is_cut=False)
+    reader = RankReader(path)
+    return RankRecord(reader.header, list(reader), reader.is_cut)
+
+
+class RankReader:
+    """Reads the records of a rank one after the other, to be iterated over once. `is_cut`, after the last: the file
+    ends in the middle. Raises `BadFile`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lines = path, _lines(path)
+        self.is_cut = False
+        try:
+            _, first = next(self._lines)
+        except StopIteration:
+            raise BadFile(f"{path} is empty.", "Record it again.") from None
+        self.header = _decode(_header_decoder, first or b"", path, 1)
+        if self.header.format != FORMAT:
+            raise BadFile(f"{path} has format {self.header.format}; this version reads {FORMAT}.", "Record it again.")
+
+    def __iter__(self) -> Iterator[TensorRecord]:
+        for count, (number, line) in enumerate(self._lines):
+            if line is None:
+                self.is_cut = True
+                return
+            if count >= _MOST_TENSORS:
+                raise BadFile(
+                    f"{self._path} has more than {_MOST_TENSORS:,} records.", "Record fewer steps, or at another level."
+                )
+            tensor = _decode(_tensor_decoder, line, self._path, number)
+            _check(tensor, self._path, number)
+            yield tensor
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes | None]]:

@@ -330,3 +330,84 @@ def test_inputs_of_an_operation_are_the_records_it_was_computed_from():
     assert inputs["aten.add"] == {"output"}
     assert inputs["aten.zero_"] == set()
     assert all(index < record.index for record in records for index in record.inputs)
+
+
+def line_of(text: str) -> int:
+    """The line of this file that has a text."""
+    return next(number for number, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
+
+
+def test_weights_are_recorded_before_the_first_call_and_their_initialisation_is_not():
+    records: list[TensorRecord] = []
+    with Recorder(records.extend, range(2)):
+        train(2)
+    initial = [record for record in records if record.role == "weight" and record.phase == "forward"]
+    updated = {(r.module, r.name): r for r in records if r.role == "weight" and r.phase == "optimizer" and r.step == 0}
+    assert {(record.module, record.name) for record in initial} == updated.keys()
+    assert all(record.hash != updated[record.module, record.name].hash for record in initial)
+    assert {record.step for record in initial} == {0}
+    first = [record for record in records if record.step == 0]
+    assert max(record.index for record in initial) < min(r.index for r in first if r.module and r.operation)
+    assert all("small_training.py:" in record.location for record in initial if record.name == "bias")
+    operations = Counter(r.operation for r in records if r.operation and r.phase == "forward" and not r.module)
+    assert operations["aten.randint"] == 2
+    assert not {"aten.uniform_", "aten.normal_", "aten.fill_"} & operations.keys()
+    assert not {record.index for record in initial} & {index for record in first for index in record.inputs}
+
+
+def test_an_initial_weight_has_the_line_that_wrote_it():
+    records: list[TensorRecord] = []
+    with Recorder(records.extend, [0]):
+        model = torch.nn.Linear(4, 4)
+        torch.nn.init.constant_(model.weight, 0.5)  # the initial values
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            model.bias.add_(1)
+        optimizer.step()
+    initial = {record.name: record for record in records if record.role == "weight" and record.phase == "forward"}
+    assert values(initial["weight"]).tolist() != [0.0] * 64
+    assert initial["weight"].mean == 0.5
+    assert initial["weight"].location.endswith(f"test_recorder.py:{line_of('# the initial' + ' values')}")
+    assert [record.operation for record in records if record.operation == "aten.add_"] == ["aten.add_"]
+
+
+def test_parameters_without_values_have_no_initial_weight():
+    records: list[TensorRecord] = []
+    with Recorder(records.extend, [0]):
+        model = torch.nn.Sequential(torch.nn.LazyLinear(3), torch.nn.Linear(3, 1))
+        model(torch.ones(2, 4)).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    initial = {(r.module, r.name) for r in records if r.role == "weight" and r.phase == "forward"}
+    assert initial == {("Sequential.1", "weight"), ("Sequential.1", "bias")}
+    assert len({r.module for r in records if r.role == "weight"}) == 2
+
+
+def test_float64_keeps_the_bits_of_the_script_format():
+    """Scripts read and change bits of float32 numbers, as our own jobs do to draw their weights."""
+    from trainyard.train.model.distributions import _normal
+
+    words = [torch.randint(0, 2**32, (500,), generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    expected, numbers = _normal(words, 0.02), torch.randn(64, generator=torch.Generator().manual_seed(0))
+    with Float64():
+        wide, copied = _normal(words, 0.02), numbers * 1.0
+        bits = copied.view(torch.int32)
+        bits ^= -(1 << 31)
+        assert bits.shape == (64,)
+        assert torch.equal(bits.view(torch.float32).float(), -numbers)
+    assert wide.dtype == copied.dtype == torch.float64
+    assert torch.equal(copied.float(), -numbers)
+    assert float((wide - expected).norm() / expected.norm()) < 1e-6
+
+
+def test_weights_of_a_job_are_drawn_as_in_its_format():
+    from tests.train.language_model import small_job, trainer_of
+    from trainyard.model import Model
+
+    model = Model(layers=1, hidden_size=16, ffn_hidden_size=32, heads=2, kv_heads=2, head_dim=8)
+    expected = trainer_of(small_job(model)).parallel_model.parameters
+    with Float64():
+        wide = trainer_of(small_job(model)).parallel_model.parameters
+    for a, b in zip(expected, wide, strict=True):
+        assert b.dtype == torch.float64
+        assert float((b - a).detach().norm()) <= 1e-6 * float(a.detach().norm())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -18,6 +19,11 @@ import click
     multiple=True,
     help="Environment variable with its values in A and B; an empty value: not set.",
 )
+@click.option(
+    "--swap",
+    type=click.Choice(["eager", "float64"]),
+    help="Search modules of COMMAND: all but some are not compiled, or computed in float64.",
+)
 @click.option("--rerun", is_flag=True, help="Allow to run the command that is in the record.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.pass_context
@@ -27,17 +33,22 @@ def command(
     command_words: tuple[str, ...],
     out: Path,
     variables: tuple[str, ...],
+    swap: Literal["eager", "float64"] | None,
     rerun: bool,
     as_json: bool,
 ) -> None:
-    """Find the option, variable or interpreter from which COMMAND differs numerically from A.
+    """Find the option, variable, interpreter or module from which COMMAND differs numerically from A.
 
     A is a folder that `trainyard numerics record` wrote, with its reference and replicas. Its command is run with some
     of the options of COMMAND, with its interpreter (and the libraries of that), or with some of the variables, until
     the smallest set is left that makes the training differ by more than rounding. A repeated call continues.
 
-    Exit codes: 0 one cause, 1 several that act together, 2 bad input, 3 cannot tell: A differs from itself, or COMMAND
-    does not differ.
+    With --swap, only COMMAND is run: some of its modules are as they are, and all others are not compiled (eager), or
+    each of their operations is computed in float64 and rounded (float64), until the smallest part is left that makes
+    the training differ.
+
+    Exit codes: 0 one cause, 1 several that act together, 2 bad input, 3 cannot tell: A differs from itself, COMMAND
+    does not differ, or differs whatever is swapped.
     """
     from trainyard import api
     from trainyard.cli.support.output import console, print_json, say
@@ -53,7 +64,7 @@ def command(
                 f"--env {text!r}: not of the form NAME=A_VALUE:B_VALUE.", "For example --env OMP_NUM_THREADS=1:8."
             )
         values[name] = (of_a or None, of_b or None)
-    result = api.bisect_numerics(a, command_words, out, variables=values, rerun=rerun, say=say)
+    result = api.bisect_numerics(a, command_words, out, variables=values, swap=swap, rerun=rerun, say=say)
     if as_json:
         print_json(result)
     else:

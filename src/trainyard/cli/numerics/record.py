@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("command_words", metavar="[JOB.toml | -- COMMAND]", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--out", required=True, type=click.Path(path_type=Path), help="New folder for the record.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder for the record.")
 @click.option(
     "--replicas",
     type=click.IntRange(0, 99),
@@ -55,6 +55,9 @@ def command(
     operation in float64, and once for each replica, in which every result moves by up to 2 units in the last place at
     random. Use --replicas 0 for the program in question, of which the plain run is enough. The script must do the same
     in each run: fix its seeds.
+
+    If a recording was interrupted, or needs more replicas, repeat the command with the same --out: complete runs are
+    kept. Another command or other options are refused.
 
     A record has a few hundred bytes per tensor, whatever its size.
     """

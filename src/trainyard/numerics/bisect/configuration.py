@@ -18,14 +18,15 @@ _Group = tuple[str, ...]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A difference: words of the command, or the value of an environment variable. `a`, `b`: on each side, None on a
-    side without it. `number`: in the order of the command, variables last."""
+    """A difference: words of the command, the value of an environment variable, or a module or operation that is not
+    swapped. `a`, `b`: the words or the value on each side, None on a side without it. `number`: in the order of
+    the command, variables last, or in that of execution."""
 
     number: int
-    kind: Literal["interpreter", "option", "variable"]
+    kind: Literal["interpreter", "option", "variable", "module", "operation"]
     name: str
-    a: tuple[str, ...] | None
-    b: tuple[str, ...] | None
+    a: tuple[str, ...] | None = None
+    b: tuple[str, ...] | None = None
 
 
 class Configuration(NamedTuple):

@@ -39,19 +39,21 @@ def update_errors(records: Sequence[TensorRecord], sketches: F64, norms: F64, no
         elif record.role == "weight" and _parameter(record) in adaptive:
             weights.setdefault(_parameter(record), []).append(row)
     for parameter, rows in weights.items():
-        sizes = _update_sizes(sketches[rows], norms[rows])
-        for row, size in zip(rows, sizes):
+        initial = [row for row in rows if records[row].phase == "forward"]
+        updated = rows[len(initial) :]
+        sizes = _update_sizes(sketches[rows], norms[rows], has_initial=bool(initial))
+        for row, size in zip(updated, sizes[len(initial) :]):
             share = min(1.0, gradients.get((records[row].step, parameter), 1.0))
             errors[row] = size * 2 * sqrt(min(1.0, share + _MORE_ELEMENTS / max(1, prod(records[row].shape))))
     return errors
 
 
-def _update_sizes(sketches: F64, norms: F64) -> list[float]:
-    """The size of each update of a weight relative to it, at most 1: the first is taken to be as large as the second,
-    and 1 if there is no second."""
-    changes = np.linalg.norm(np.diff(sketches, axis=0), axis=1).tolist()
-    changes = [changes[0], *changes] if changes else [float(norms[0])]
-    return [min(1.0, change / norm) if norm else 1.0 for change, norm in zip(changes, norms.tolist())]
+def _update_sizes(sketches: F64, norms: F64, has_initial: bool) -> list[float]:
+    """The size of each update of a weight relative to it, at most 1. `has_initial`: the first sketch is of the weight
+    before all updates; without it the first update is taken to be as large as the second, and 1 if there is none."""
+    changes: list[float] = np.linalg.norm(np.diff(sketches, axis=0), axis=1).tolist()
+    first = 0.0 if has_initial else changes[0] if changes else float(norms[0])
+    return [min(1.0, change / norm) if norm else 1.0 for change, norm in zip([first, *changes], norms.tolist())]
 
 
 def _is_adaptive(record: TensorRecord) -> bool:

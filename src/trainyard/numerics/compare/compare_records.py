@@ -20,8 +20,9 @@ from trainyard.numerics.compare.logical_tensors import LogicalTensors, has_other
 from trainyard.numerics.compare.losses import compare_losses
 from trainyard.numerics.compare.match_ranks import equal_on_all_ranks, join_ranks, ranks_correspond
 from trainyard.numerics.compare.read_run import RecordedRun, read_run
+from trainyard.numerics.compare.run_columns import run_columns
 from trainyard.numerics.compare.summarise_tensors import count_tensors, summarise_modules, summarise_steps
-from trainyard.numerics.record_files import variants
+from trainyard.numerics.record_state import read_state, usable_variants
 from trainyard.numerics.tensor_record import TensorKey
 
 _MOST_UNDETECTABLE = 0.5
@@ -57,14 +58,15 @@ def compare_records(a: Path, b: Path, *, identical: bool = False) -> RecordCompa
     """
     matched = match_records(a, b, identical=identical)
     alignment, judgements, first = matched.alignment, matched.judgements, matched.divergences.first
-    verdict, reason = _verdict(alignment, judgements, first is not None)
+    side_a, side_b = _side(a, matched.run_a), _side(b, matched.run_b)
+    verdict, reason = _verdict(alignment, judgements, first is not None, bool(side_a.missing))
     fault = None if first is None else first.tensor
     tensors = list_tensors(alignment, judgements, matched.a.tensors, matched.b.tensors, fault)
     return RecordComparison(
         verdict=verdict,
         reason=reason,
-        a=_side(a, matched.run_a, variants(a)),
-        b=_side(b, matched.run_b, variants(b)),
+        a=side_a,
+        b=side_b,
         rule=judgements.rule,
         counts=count_tensors(alignment, judgements),
         first=first,
@@ -83,7 +85,7 @@ def compare_records(a: Path, b: Path, *, identical: bool = False) -> RecordCompa
 
 def match_records(a: Path, b: Path, *, identical: bool = False) -> MatchedRecords:
     """Matches and judges the tensors of two records. Raises as `compare_records` does."""
-    known_a, known_b = variants(a), variants(b)
+    known_a, known_b = usable_variants(a), usable_variants(b)
     run_a, run_b = read_run(a, "plain", known_a), read_run(b, "plain", known_b)
     common = frozenset(run_a.steps) & frozenset(run_b.steps)
     if not common:
@@ -98,8 +100,13 @@ def match_records(a: Path, b: Path, *, identical: bool = False) -> MatchedRecord
     other_batches = has_other_batches(tensors_a.tensors, tensors_b.tensors, alignment)
     if other_batches:
         alignment = without_activations(alignment)
+    keys = [pair.a for pair in alignment.pairs]
     runs = {
-        variant: join_a(read_run(a, variant, known_a).only(common)).tensors for variant in known_a if variant != "plain"
+        variant: run_columns(
+            keys, tensors_a.tensors, join_a(read_run(a, variant, known_a, values_only=True).only(common)).tensors
+        )
+        for variant in known_a
+        if variant != "plain"
     }
     reference = runs.pop("float64", None)
     judgements = judge_tensors(
@@ -151,12 +158,15 @@ def _check_same_model(a: Path, b: Path, of_a: LogicalTensors, of_b: LogicalTenso
         )
 
 
-def _verdict(alignment: Alignment, judgements: Judgements, has_divergence: bool) -> tuple[Verdict, str]:
-    """The verdict, and the reason if there is not enough evidence."""
+def _verdict(
+    alignment: Alignment, judgements: Judgements, has_divergence: bool, is_unfinished: bool
+) -> tuple[Verdict, str]:
+    """The verdict, and the reason if there is not enough evidence. `is_unfinished`: A lacks requested runs."""
     if has_divergence:
         return "different", ""
     if judgements.rule is None and "undetectable" in judgements.status:
-        return "cannot tell", f"A has {next(filter(None, judgements.reasons))}."
+        cause = ", as its recording did not end" if is_unfinished else ""
+        return "cannot tell", f"A has {next(filter(None, judgements.reasons))}{cause}."
     if not alignment.pairs:
         return "cannot tell", "no tensor is in both records."
     first_step = alignment.pairs[0].a.tensor.step
@@ -172,8 +182,8 @@ def _verdict(alignment: Alignment, judgements: Judgements, has_divergence: bool)
     return "same", ""
 
 
-def _side(folder: Path, run: RecordedRun, known: Sequence[str]) -> RecordSide:
-    header = run.header
+def _side(folder: Path, run: RecordedRun) -> RecordSide:
+    header, state = run.header, read_state(folder)
     return RecordSide(
         folder=str(folder),
         command=header.command,
@@ -181,7 +191,8 @@ def _side(folder: Path, run: RecordedRun, known: Sequence[str]) -> RecordSide:
         device=header.device,
         ranks=header.ranks,
         level=header.level,
-        variants=tuple(known),
+        variants=tuple(usable_variants(folder)),
+        missing=state.missing if state is not None else (),
         steps=run.steps,
         tensors=len(run.tensors.tensors),
         cut=run.cut,

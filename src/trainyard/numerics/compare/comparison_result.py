@@ -20,12 +20,14 @@ Kind = Literal[
     "dtype",
     "non-finite",
     "data",
+    "random values",
     "missing gradient",
     "extra gradient",
     "not updated",
     "replicas differ",
     "not deterministic",
 ]
+"""`random values`: the sides draw other random numbers, which says nothing about what follows from them."""
 
 
 class TensorPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -179,7 +181,8 @@ class LossComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordSide(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of a record. `tensors`: of the plain run, merged over ranks. `cut`: ranks whose files end early.
+    """The contents of a record. `missing`: variants that were requested, and whose recording did not end. `tensors`: of
+    the plain run, merged over ranks. `cut`: ranks whose files end early.
     `versions`: of the libraries; `environment`: variables that change numerics; `deterministic`: torch's deterministic
     algorithms were on."""
 
@@ -192,6 +195,7 @@ class RecordSide(msgspec.Struct, frozen=True, kw_only=True):
     variants: tuple[str, ...]
     steps: tuple[int, ...]
     tensors: int
+    missing: tuple[str, ...] = ()
     cut: tuple[int, ...] = ()
     versions: dict[str, str] = {}
     environment: dict[str, str] = {}

@@ -6,12 +6,15 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal, NamedTuple
 
+from msgspec.structs import replace
+
 from trainyard.numerics.compare.align_tensors import Alignment, TensorPair, Tensors
 from trainyard.numerics.compare.comparison_result import Divergence, Kind, OneSidedOperation, TensorPoint
 from trainyard.numerics.compare.data_flow import DataFlow
-from trainyard.numerics.compare.exact_checks import ExactFinding
+from trainyard.numerics.compare.exact_checks import ExactFinding, random_state_differs
 from trainyard.numerics.compare.judge_tensors import Judgements, finite_or_none
 from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.compare.random_values import are_other_draws, certainly_draws, describe_draws, drawn_from
 from trainyard.numerics.tensor_record import TensorRecord
 
 _MOST_OPERATIONS = 5
@@ -27,10 +30,11 @@ class Divergences(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """`position`: step and index of execution."""
+    """`position`: step and index of execution. `pair`: the keys of the tensor; None if a side lacks it."""
 
     position: tuple[int, int]
     divergence: Divergence
+    pair: TensorPair | None
 
 
 class DivergenceFinder:
@@ -38,6 +42,7 @@ class DivergenceFinder:
 
     def __init__(self, a: Tensors, b: Tensors, alignment: Alignment, judgements: Judgements) -> None:
         self.a, self.b, self.alignment, self.judgements = a, b, alignment, judgements
+        self._pairs = {pair.a: pair for pair in alignment.pairs}
 
     def find(self, exact: Iterable[ExactFinding]) -> Divergences:
         """The first divergence in order of execution, and the others that do not follow from it: those of the exact
@@ -60,7 +65,7 @@ class DivergenceFinder:
             for candidate in sorted(listed.values(), key=lambda candidate: candidate.position)
             if candidate.divergence.kind not in _OF_ROWS or candidate in independent
         ]
-        return Divergences(first.divergence, tuple(candidate.divergence for candidate in further))
+        return Divergences(self._recognise_draws(first), tuple(candidate.divergence for candidate in further))
 
     def _of_finding(self, findings: Sequence[ExactFinding]) -> _Candidate:
         """The first of the findings of a kind."""
@@ -72,7 +77,7 @@ class DivergenceFinder:
             detail=finding.detail,
             count=len(findings),
         )
-        return _Candidate(finding.position, divergence)
+        return _Candidate(finding.position, divergence, self._pairs.get(finding.key))
 
     def _of_row(self, row: int) -> _Candidate:
         """The divergence of a pair by its value, its shape, or elements that are not finite."""
@@ -95,7 +100,46 @@ class DivergenceFinder:
             only_b=_operations_before(self.alignment.only_b, self.b, pair.b, None if last is None else last.b),
             count=judged.status.count("different"),
         )
-        return _Candidate(position, divergence)
+        return _Candidate(position, divergence, pair)
+
+    def _recognise_draws(self, candidate: _Candidate) -> Divergence:
+        """The divergence of a candidate; if it follows from random numbers that differ, as one of that kind."""
+        first, pair = candidate.divergence, candidate.pair
+        if pair is None or first.kind not in ("value", "data"):
+            return first
+        draws = self._draws(pair) or ("" if first.kind == "data" else self._other_random_state(pair))
+        if not draws:
+            return first
+        return replace(
+            first, kind="random values", detail=draws, error=None, noise=None, limit=None, rho=None, causes=()
+        )
+
+    def _draws(self, pair: TensorPair) -> str:
+        """The operations of both sides that draw other random numbers and from which a pair of tensors follows; empty
+        if there are none."""
+        correct = [other for other, status in zip(self.alignment.pairs, self.judgements.status) if status in _CORRECT]
+        drawn_a = drawn_from(self.a, pair.a, {other.a for other in correct})
+        drawn_b = drawn_from(self.b, pair.b, {other.b for other in correct})
+        if drawn_a is None or drawn_b is None:
+            return ""
+        if not (certainly_draws(drawn_a) or certainly_draws(drawn_b)):
+            return ""
+        record_a, record_b = self.a[drawn_a], self.b[drawn_b]
+        if self._pairs.get(drawn_a) == (drawn_a, drawn_b) and not are_other_draws(record_a, record_b):
+            return ""
+        return describe_draws(record_a, record_b)
+
+    def _other_random_state(self, pair: TensorPair) -> str:
+        """In records without operations: the first random state that differs up to the step of a pair; empty if none
+        does."""
+        key = random_state_differs(self.a, self.b, self.alignment)
+        if (
+            key is None
+            or key.tensor.step > pair.a.tensor.step
+            or any(other.a.tensor.operation for other in self._pairs.values())
+        ):
+            return ""
+        return f"a generator whose state differs at the start of step {key.tensor.step}"
 
     def _causes(self, pair: TensorPair) -> tuple[OneSidedOperation, ...]:
         """On each side, the nearest operation from which a tensor was computed and that the other side lacks; none if
@@ -182,14 +226,25 @@ class DivergenceFinder:
 def _nearest_unmatched(
     side: Literal["A", "B"], records: Tensors, key: LogicalKey, matched: Collection[LogicalKey]
 ) -> OneSidedOperation | None:
-    """The nearest operation from which the tensor `key` was computed and that is not `matched`."""
-    for source in DataFlow(records, records[key].step).sources(key, matched):
-        if source.tensor.operation and source not in matched:
+    """The nearest operation from which the tensor `key` was computed and that is not `matched`, nor a copy to another
+    device."""
+    flow = DataFlow(records, records[key].step)
+    for source in flow.sources(key, matched):
+        if source.tensor.operation and source not in matched and not _is_copy(records, flow, source):
             record = records[source]
             return OneSidedOperation(
                 side=side, operation=record.operation, module=record.module, location=record.location
             )
     return None
+
+
+def _is_copy(records: Tensors, flow: DataFlow, key: LogicalKey) -> bool:
+    """Whether an operation only copies a tensor, in the same dtype: to another device, or to other memory."""
+    record = records[key]
+    sources = (records[source] for source in flow.inputs(key))
+    return record.operation == "aten._to_copy" and any(
+        source.hash == record.hash and source.dtype == record.dtype for source in sources if source.hash
+    )
 
 
 def _operations_before(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import isfinite, prod
+from math import comb, isfinite, prod
 from typing import NamedTuple
 
 import numpy as np
@@ -22,14 +21,15 @@ from trainyard.numerics.compare.comparison_rule import (
     ComparisonRule,
 )
 from trainyard.numerics.compare.compensated_operations import compensated_rows
-from trainyard.numerics.compare.logical_tensors import LogicalKey, has_other_size
+from trainyard.numerics.compare.logical_tensors import has_other_size
 from trainyard.numerics.compare.noise_levels import F64, I64, degrees_of_freedom, noise_levels, relative_errors
 from trainyard.numerics.compare.rounded_choices import rows_after_choice
+from trainyard.numerics.compare.run_columns import RunColumns, sketches_of
 from trainyard.numerics.compare.summation_errors import summation_errors, summed_terms
 from trainyard.numerics.tensor_record import BUCKETS, NonFinite, TensorRecord
 
-_CHUNK = 8192
-"""Tensors whose sketches are in memory at a time."""
+_MOST_VALUES = 1 << 20
+"""Numbers of sketches of pairs of runs that are in memory at a time, in several copies."""
 _ROUNDED_SUMS = 1e-9
 """Difference of sketches, relative to the norm, that follows from adding shards in another order."""
 _UNDEFINED = ("aten.empty", "aten.new_empty", "aten.resize")
@@ -84,36 +84,47 @@ def finite_or_none(value: float) -> float | None:
 
 
 class RunsOfA(NamedTuple):
-    """`plain`: the run that is compared; `replicas`: of it, jittered; `reference`: in float64, None without one."""
+    """`plain`: the run that is compared; `replicas`: of it, jittered; `reference`: in float64, None without one. The
+    columns are those of all pairs."""
 
     plain: Tensors
-    replicas: Sequence[Tensors]
-    reference: Tensors | None
+    replicas: Sequence[RunColumns]
+    reference: RunColumns | None
+
+    @property
+    def others(self) -> list[RunColumns]:
+        """The reference, if there is one, and the replicas."""
+        return [*([self.reference] if self.reference is not None else []), *self.replicas]
 
 
 class _Row(NamedTuple):
-    """The records of a pair: of A, of B, of the float64 reference and of the replicas; None where a run lacks it."""
+    """The number of a pair and its records of A and B."""
 
+    at: int
     pair: TensorPair
     a: TensorRecord
     b: TensorRecord
-    reference: TensorRecord | None
-    replicas: Sequence[TensorRecord | None]
 
 
 def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgements:
     """Judges all pairs, which are in order of execution."""
-    rows = _rows(pairs, a, b)
+    rows = [_Row(at, pair, a.plain[pair.a], b[pair.b]) for at, pair in enumerate(pairs)]
     other_precision = _has_other_precision(rows)
-    kinds: list[Kind | None] = [_other_kind(row, other_precision) for row in rows]
-    reasons = [_unjudgeable(row) for row in rows]
+    kinds: list[Kind | None] = [_other_kind(row, a.others, other_precision) for row in rows]
+    replicas = np.sum([run.present for run in a.replicas], axis=0) if a.replicas else np.zeros(len(rows), np.int64)
+    reasons = [_unjudgeable(row, a.reference, int(replicas[row.at])) for row in rows]
     judged = [at for at, reason in enumerate(reasons) if not (reason or kinds[at] in ("shape", "non-finite"))]
     error, noise, limit = (np.full(len(pairs), np.nan) for _ in range(3))
     rule = ComparisonRule(replicas=len(a.replicas), tensors=len(judged)) if judged else None
-    if rule is not None:
+    if rule is not None and a.reference is not None:
         terms = summed_terms(a.plain)
         error[judged], noise[judged], limit[judged] = _compare_values(
-            rule, [rows[at] for at in judged], [terms[pairs[at].a] for at in judged], other_precision
+            rule,
+            [rows[at] for at in judged],
+            a.reference,
+            a.replicas,
+            [terms[pairs[at].a] for at in judged],
+            other_precision,
         )
     status: list[Status] = []
     for at, row in enumerate(rows):
@@ -136,23 +147,6 @@ def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgem
     return Judgements(status, error, noise, limit, reasons, kinds, rule)
 
 
-def _rows(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> list[_Row]:
-    """The records of all pairs."""
-    plain = _count_calls(a.plain)
-    replicas = [(run, _common_calls(plain, run)) for run in a.replicas]
-    reference, calls = a.reference or {}, _common_calls(plain, a.reference or {})
-    return [
-        _Row(
-            pair,
-            a.plain[pair.a],
-            b[pair.b],
-            _same_call(reference, pair.a, calls),
-            [_same_call(run, pair.a, calls_of_run) for run, calls_of_run in replicas],
-        )
-        for pair in pairs
-    ]
-
-
 def _judge(error: float, noise: float, limit: float) -> tuple[Status, str]:
     """The status of a tensor by its value, and the reason if it is undetectable."""
     if not np.isfinite(limit) or noise >= UNINFORMATIVE:
@@ -165,44 +159,44 @@ def _judge(error: float, noise: float, limit: float) -> tuple[Status, str]:
 
 
 def _compare_values(
-    rule: ComparisonRule, rows: Sequence[_Row], terms: Sequence[float], has_other_precision: bool
+    rule: ComparisonRule,
+    rows: Sequence[_Row],
+    reference: RunColumns,
+    replicas: Sequence[RunColumns],
+    terms: Sequence[float],
+    has_other_precision: bool,
 ) -> tuple[F64, F64, F64]:
     """(error of B, noise, limit) of each tensor, all of which have a reference. `terms`: see `summed_terms`."""
-    references = [row.reference or row.a for row in rows]
     side_a, side_b = [row.a for row in rows], [row.b for row in rows]
-    runs = [side_a, *map(list, zip(*(row.replicas for row in rows)))]
-    norms = _reference_norms(references)
+    at = np.array([row.at for row in rows])
+    norms = _reference_norms(reference.norms[at], side_a)
     error = np.empty(len(norms))
-    errors = np.empty((len(runs), len(norms)))
+    errors = np.empty((1 + len(replicas), len(norms)))
     degrees = np.empty(len(norms), np.int64)
-    for begin in range(0, len(norms), _CHUNK):
-        part = slice(begin, begin + _CHUNK)
-        reference = _sketches(references[part])
-        sketches = np.stack([_sketches(run[part]) for run in runs])
-        error[part] = relative_errors(_sketches(side_b[part]), reference, norms[part])
-        errors[:, part] = relative_errors(sketches, reference, norms[part])
-        degrees[part] = degrees_of_freedom(sketches - reference)
+    pairs_of_runs = max(1, comb(len(errors), 2))
+    chunk = max(1, _MOST_VALUES // (BUCKETS * pairs_of_runs))
+    for begin in range(0, len(norms), chunk):
+        part = slice(begin, begin + chunk)
+        exact = reference.sketches[at[part]]
+        sketches = np.stack([sketches_of(side_a[part]), *(run.sketches[at[part]] for run in replicas)])
+        error[part] = relative_errors(sketches_of(side_b[part]), exact, norms[part])
+        errors[:, part] = relative_errors(sketches, exact, norms[part])
+        degrees[part] = degrees_of_freedom(sketches - exact)
     roundoff, scale = _roundoffs(side_a, side_b, has_other_precision)
     noise, limit = noise_levels(rule, errors, degrees, roundoff=roundoff, scale=scale, groups=_groups(side_a))
-    updates = update_errors(side_a, _sketches(references), norms, noise)
+    updates = update_errors(side_a, reference.sketches[at], norms, noise)
     allowed = rule.margin * np.maximum(updates, summation_errors(terms, roundoff))
     return error, np.maximum(noise, updates), np.maximum(limit, allowed)
 
 
-def _sketches(records: Sequence[TensorRecord | None]) -> F64:
-    """The sketches [t, s]; NaN for None."""
-    missing = np.full(BUCKETS, np.nan).tobytes()
-    data = b"".join(record.sketch if record is not None and record.sketch else missing for record in records)
-    return np.frombuffer(data, "<f8").reshape(len(records), BUCKETS)
-
-
-def _reference_norms(reference: Sequence[TensorRecord]) -> F64:
-    """The norm of each tensor. Errors of a tensor of zeros are relative to the median size of an element of the phase:
-    rounding does not turn zeros into values of that size."""
-    norms = np.array([record.norm for record in reference])
-    elements = np.sqrt([max(1, prod(record.shape)) for record in reference])
-    for phase in {record.phase for record in reference}:
-        in_phase = np.array([record.phase == phase for record in reference])
+def _reference_norms(norms: F64, records: Sequence[TensorRecord]) -> F64:
+    """The norm of each tensor of the reference, from those of the record. `records`: of the plain run. Errors of a
+    tensor of zeros are relative to the median size of an element of the phase: rounding does not turn zeros into values
+    of that size."""
+    norms = norms.copy()
+    elements = np.sqrt([max(1, prod(record.shape)) for record in records])
+    for phase in {record.phase for record in records}:
+        in_phase = np.array([record.phase == phase for record in records])
         sizes = (norms / elements)[in_phase & (norms > 0)]
         if len(sizes):
             is_zero = in_phase & (norms == 0)
@@ -239,24 +233,24 @@ def _has_other_precision(rows: Sequence[_Row]) -> bool:
     return sum(row.a.dtype != row.b.dtype for row in floats) >= OTHER_PRECISION * max(1, len(floats))
 
 
-def _other_kind(row: _Row, has_other_precision: bool) -> Kind | None:
-    """The kind of a difference that shows without comparing values; None if there is none."""
+def _other_kind(row: _Row, others: Sequence[RunColumns], has_other_precision: bool) -> Kind | None:
+    """The kind of a difference that shows without comparing values; None if there is none. `others`: runs of A."""
     if has_other_size(row.a, row.b):
         return "shape"
-    if _is_less_finite(row):
+    if _is_less_finite(row, others):
         return "non-finite"
     return "dtype" if _is_float(row) and row.a.dtype != row.b.dtype and not has_other_precision else None
 
 
-def _unjudgeable(row: _Row) -> str:
-    """The reason for which a tensor cannot be judged by value; empty if it can."""
+def _unjudgeable(row: _Row, reference: RunColumns | None, replicas: int) -> str:
+    """The reason for which a tensor cannot be judged by value; empty if it can. `replicas`: the number that have it."""
     if row.pair.a.tensor.operation.startswith(_UNDEFINED):
         return UNINITIALISED
     if not _is_float(row):
         return INTEGERS
-    if row.reference is None or not row.reference.sketch or row.reference.shape != row.a.shape:
+    if reference is None or not reference.comparable[row.at]:
         return NO_REFERENCE
-    if sum(replica is not None for replica in row.replicas) < MIN_REPLICAS:
+    if replicas < MIN_REPLICAS:
         return FEW_REPLICAS
     return NOT_FINITE if row.a.nonfinite is not None and (row.a.nonfinite.nan or row.a.nonfinite.positive) else ""
 
@@ -279,37 +273,16 @@ def _is_identical(row: _Row) -> bool:
     if row.a.sketch == row.b.sketch:
         return True
     scale = max(abs(row.a.norm), 1e-300)
-    return bool(np.all(np.abs(_sketches([row.a]) - _sketches([row.b])) <= _ROUNDED_SUMS * scale))
+    return bool(np.all(np.abs(sketches_of([row.a]) - sketches_of([row.b])) <= _ROUNDED_SUMS * scale))
 
 
-def _is_less_finite(row: _Row) -> bool:
+def _is_less_finite(row: _Row, others: Sequence[RunColumns]) -> bool:
     """Whether B has more elements of a kind that is not finite than every run of A."""
-    runs = [record for record in (row.a, row.reference, *row.replicas) if record is not None]
-    counts = zip(*(_unexpected(record.nonfinite) for record in runs))
+    runs = [row.a.nonfinite, *(run.nonfinite.get(row.at) for run in others)]
+    counts = zip(*map(_unexpected, runs))
     return any(count > max(kind) for count, kind in zip(_unexpected(row.b.nonfinite), counts))
 
 
 def _unexpected(count: NonFinite | None) -> tuple[int, int, int]:
     """The numbers of NaN, +Inf and -Inf; 0 for the last if a mask wrote them."""
     return (count.nan, count.positive, 0 if count.masked else count.negative) if count else (0, 0, 0)
-
-
-def _count_calls(tensors: Tensors) -> Counter[tuple[object, ...]]:
-    """How often each operation was called, per step, phase, module and rank."""
-    return Counter(_call(key) for key in tensors if key.tensor.operation)
-
-
-def _call(key: LogicalKey) -> tuple[object, ...]:
-    tensor = key.tensor
-    return (tensor.step, tensor.phase, tensor.module, tensor.operation, tensor.role, tensor.output, key.rank)
-
-
-def _common_calls(plain: Counter[tuple[object, ...]], run: Tensors) -> frozenset[tuple[object, ...]]:
-    """The operations that a run calls as often as the plain run. Numbers of calls do not match otherwise: in float64
-    there are fewer casts."""
-    return frozenset(call for call, number in _count_calls(run).items() if plain[call] == number)
-
-
-def _same_call(run: Tensors, key: LogicalKey, calls: frozenset[tuple[object, ...]]) -> TensorRecord | None:
-    """The record of a tensor of the plain run in another run of A; None if it has none, or another number of calls."""
-    return run.get(key) if not key.tensor.operation or _call(key) in calls else None

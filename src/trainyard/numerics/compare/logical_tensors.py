@@ -29,6 +29,11 @@ def is_of_parameter(key: TensorKey) -> bool:
     return key.role in _OF_PARAMETERS and bool(key.name)
 
 
+def is_initial_weight(key: TensorKey) -> bool:
+    """Whether a tensor is a weight before the first call of its model, not after a step of the optimizer."""
+    return key.role == "weight" and key.phase == "forward"
+
+
 def has_other_size(a: TensorRecord, b: TensorRecord) -> bool:
     """Whether two tensors have other numbers of elements. Tensors of other shapes are comparable if they have as many,
     since their elements are summarised in row-major order: a view of a tensor has the sketch of the tensor."""
@@ -117,7 +122,7 @@ def _is_complete(parts: Sequence[TensorRecord]) -> bool:
 def _add_parts(parts: Sequence[TensorRecord]) -> TensorRecord:
     """The record of the tensor whose distinct parts are given."""
     if len(parts) == 1:
-        return replace(parts[0], shard=None)
+        return parts[0] if parts[0].shard is None else replace(parts[0], shard=None)
     sketch = np.sum([np.frombuffer(part.sketch or bytes(8 * BUCKETS)) for part in parts], axis=0)
     is_sum = any(part.shard is not None and part.shard.partial for part in parts)
     counts = [part.nonfinite or NonFinite() for part in parts]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
 from typing import NamedTuple
 
-from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.compare.logical_tensors import LogicalKey, is_initial_weight
 from trainyard.numerics.tensor_record import TensorRecord
 
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
@@ -37,7 +37,7 @@ class ModuleMatches(NamedTuple):
 
 def match_modules(a: Mapping[LogicalKey, TensorRecord], b: Mapping[LogicalKey, TensorRecord]) -> ModuleMatches:
     """The modules that both sides have."""
-    structure_a, structure_b = _structures(a.values()), _structures(b.values())
+    structure_a, structure_b = _structures(a), _structures(b)
     unwrapped_a, unwrapped_b = _unwrap(structure_a), _unwrap(structure_b)
     paths_a = {short: path for path, short in unwrapped_a.items()}
     names = {path: paths_a[short] for path, short in unwrapped_b.items() if short in paths_a}
@@ -56,12 +56,14 @@ def match_modules(a: Mapping[LogicalKey, TensorRecord], b: Mapping[LogicalKey, T
     return ModuleMatches(names, tuple(renamed))
 
 
-def _structures(records: Iterable[TensorRecord]) -> dict[str, Structure]:
+def _structures(tensors: Mapping[LogicalKey, TensorRecord]) -> dict[str, Structure]:
     """The structure of each module, in order of execution: roles, names and shapes of its boundary and parameters in
-    the first step."""
+    the first step. Initial weights have no order of execution."""
     structures: dict[str, list[tuple[object, ...]]] = {}
     first_step: int | None = None
-    for record in records:
+    for key, record in tensors.items():
+        if is_initial_weight(key.tensor):
+            continue
         first_step = record.step if first_step is None else first_step
         structure = structures.setdefault(record.module, [])
         if record.step == first_step and not record.operation and record.phase != "backward":

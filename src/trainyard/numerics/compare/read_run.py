@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from sys import intern
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from trainyard.errors import BadInput
 from trainyard.numerics.compare.logical_tensors import LogicalTensors, merge_ranks
-from trainyard.numerics.record_files import read_variant
-from trainyard.numerics.tensor_record import RecordHeader
+from trainyard.numerics.record_files import RankRecord, rank_readers
+from trainyard.numerics.tensor_record import RecordHeader, TensorRecord
 
 
 class RecordedRun(NamedTuple):
@@ -34,13 +37,31 @@ class RecordedRun(NamedTuple):
         )
 
 
-def read_run(folder: Path, variant: str, known: Sequence[str]) -> RecordedRun:
-    """The run `variant` of the record in `folder`, which has the variants `known`. Raises `BadInput` if it lacks it or
-    has no tensors, `BadFile` if it cannot be read."""
+def read_run(folder: Path, variant: str, known: Sequence[str], values_only: bool = False) -> RecordedRun:
+    """The run `variant` of the record in `folder`, which has the variants `known`, without the samples of tensors.
+    `values_only`: without lines of code and inputs of operations, too. Raises `BadInput` if the record lacks the run or
+    the run has no tensors, `BadFile` if it cannot be read."""
     if variant not in known:
         raise BadInput(f"{folder} has no {variant} run, only {', '.join(known)}.", "Record it with that variant.")
-    ranks = read_variant(folder, variant)
+    ranks = [
+        RankRecord(reader.header, [_compact(record, values_only) for record in reader], reader.is_cut)
+        for reader in rank_readers(folder, variant)
+    ]
     tensors = merge_ranks(ranks)
     if not tensors.tensors:
         raise BadInput(f"{folder / variant} has no tensors.", "Record it again, and check that the command trains.")
     return RecordedRun(ranks[0].header, tensors, tuple(rank.header.rank for rank in ranks if rank.is_cut))
+
+
+def _compact(record: TensorRecord, values_only: bool) -> TensorRecord:
+    """The record without its sample, in about half of the memory: text that many records have is kept once."""
+    return replace(
+        record,
+        module=intern(record.module),
+        operation=intern(record.operation),
+        name=intern(record.name),
+        dtype=intern(record.dtype),
+        location="" if values_only else intern(record.location),
+        inputs=() if values_only else record.inputs,
+        sample=b"",
+    )

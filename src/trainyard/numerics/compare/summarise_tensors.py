@@ -19,6 +19,7 @@ from trainyard.numerics.compare.comparison_result import (
 )
 from trainyard.numerics.compare.exact_checks import ExactFinding
 from trainyard.numerics.compare.judge_tensors import Judgements, finite_or_none
+from trainyard.numerics.compare.logical_tensors import is_initial_weight
 from trainyard.numerics.compare.noise_levels import F64
 
 _SEVERITY: tuple[Status, ...] = ("different", "within rounding", "compensated", "undetectable", "identical")
@@ -47,9 +48,10 @@ def summarise_modules(
     """A row for each module, in order of execution. `exact`: violated checks, whose modules differ. `first`: the tensor
     of the first divergence."""
     violated = Counter(finding.key.tensor.module for finding in exact)
-    rows: dict[str, list[int]] = defaultdict(list)
+    executed = [pair.a.tensor.module for pair in alignment.pairs if not is_initial_weight(pair.a.tensor)]
+    rows: dict[str, list[int]] = {module: [] for module in executed}
     for row, pair in enumerate(alignment.pairs):
-        rows[pair.a.tensor.module].append(row)
+        rows.setdefault(pair.a.tensor.module, []).append(row)
     return tuple(
         _summarise_module(module, chosen, alignment, judgements, violated[module], first)
         for module, chosen in rows.items()

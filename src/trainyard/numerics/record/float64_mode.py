@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Self
+from weakref import ref
 
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
+
+from trainyard.numerics.record.float64_loading import widened_loading
 
 _RANDOM = frozenset(
     ("normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_")
@@ -18,10 +22,18 @@ _FACTORIES = frozenset(("rand", "randn", "rand_like", "randn_like", "normal", "b
 """Operations that return random numbers."""
 
 
+class _BitView(NamedTuple):
+    """A copy of the bits of a tensor `values`, in the script's format."""
+
+    values: ref[Tensor]
+    bits: Tensor
+
+
 class Float64(TorchDispatchMode):
     """Context in which every floating-point operation of eager code computes in float64: arguments are widened, and a
     format that the script asks for becomes float64, so that casts do nothing. Random numbers are drawn in the script's
-    format and then widened, so that the streams are the same. Complex numbers become complex128.
+    format and then widened, so that the streams are the same; bits are those of that format. Complex numbers become
+    complex128. Tensors that are loaded from files are widened, too.
 
     `narrow`: the operations that have no float64 kernel and were computed in the script's format.
     """
@@ -31,6 +43,17 @@ class Float64(TorchDispatchMode):
         super().__init__()
         self._default = default
         self.narrow: set[str] = set()
+        self._bits: dict[int, _BitView] = {}
+        """Identity of a storage -> the bits in it."""
+        self._loading = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._loading.enter_context(widened_loading(widened))
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._loading.close()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -45,15 +68,37 @@ class Float64(TorchDispatchMode):
             return _fill(func, args, kwargs, self._default)
         if name == "native_dropout":
             return _drop(func, args[0], args[1], args[2], self._default)
+        if func is torch.ops.aten.view.dtype:
+            return self._view_bits(func, args[0], args[1])
         if name in _FACTORIES:
-            return tree_map(_widen, func(*_narrowed(args, self._default), **_narrowed(kwargs, self._default)))
-        wide_args, wide_kwargs = tree_map(_widen, list(args)), tree_map(_widen, kwargs)
+            return tree_map(widened, func(*_narrowed(args, self._default), **_narrowed(kwargs, self._default)))
+        wide_args, wide_kwargs = tree_map(widened, list(args)), tree_map(widened, kwargs)
         try:
             result = func(*wide_args, **wide_kwargs)
         except (NotImplementedError, RuntimeError):
             return self._compute_narrow(func, args, kwargs)
         _copy_back(func, args, wide_args)
-        return tree_map(_widen, result)
+        if self._bits and func._schema.is_mutable:
+            self._write_bits(args)
+        return tree_map(widened, result)
+
+    def _view_bits(self, func: Any, values: Tensor, dtype: torch.dtype) -> Tensor:
+        """The bits of a tensor as `dtype`: of a float64 tensor, those in the script's format, unless the script reads
+        64 bits. Operations in place on them are then followed, as they change the tensor."""
+        if values.dtype != torch.float64 or dtype.itemsize == 8:
+            return widened(func(values, dtype))
+        bits: Tensor = func(values.to(self._default), dtype)
+        self._bits = {key: view for key, view in self._bits.items() if view.values() is not None}
+        self._bits[bits.untyped_storage()._cdata] = _BitView(ref(values), bits)
+        return widened(bits)
+
+    def _write_bits(self, args: Sequence[Any]) -> None:
+        """Copies bits that an operation in place has changed to the tensor whose bits they are."""
+        if not isinstance(args[0], Tensor) or args[0].layout != torch.strided:
+            return
+        view = self._bits.get(args[0].untyped_storage()._cdata)
+        if view is not None and (values := view.values()) is not None:
+            values.copy_(view.bits.view(self._default))
 
     def _compute_narrow(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of an operation that failed in float64, computed in the script's format. If it fails there too,
@@ -62,10 +107,16 @@ class Float64(TorchDispatchMode):
         result = func(*narrow_args, **_narrowed(kwargs, self._default))
         self.narrow.add(str(func))
         _copy_back(func, args, narrow_args)
-        return tree_map(_widen, result)
+        return tree_map(widened, result)
 
 
-def _widen(value: Any) -> Any:
+def is_random(func: Any) -> bool:
+    """Whether an operation draws random numbers."""
+    name = func.overloadpacket.__name__
+    return name in _RANDOM or name in _FACTORIES or name == "native_dropout"
+
+
+def widened(value: Any) -> Any:
     """A tensor in float64 or complex128, and these formats instead of narrower ones; other values unchanged."""
     if isinstance(value, torch.dtype):
         if value.is_floating_point:
@@ -87,6 +138,13 @@ def _narrowed(values: Any, dtype: torch.dtype) -> Any:
     )
 
 
+def _reinterpret(value: Tensor, dtype: torch.dtype, default: torch.dtype) -> Tensor:
+    """The bytes of a tensor as numbers of another format, in the script's format before, and wide after."""
+    if value.dtype == torch.float64 and dtype != torch.float64:
+        value = value.to(default)
+    return widened(value.view(dtype))
+
+
 def _fill(func: Any, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Fills a float64 tensor with the random numbers that it would have in `dtype`."""
     target = args[0]
@@ -99,7 +157,7 @@ def _drop(func: Any, values: Tensor, p: float, train: bool | None, dtype: torch.
     """Dropout of float64 values, with the mask that is drawn in `dtype`."""
     _, mask = func(values.to(dtype), p, train)
     scale = 1 / (1 - p) if train is not False and p < 1 else 1.0
-    return _widen(values) * mask * scale, mask
+    return widened(values) * mask * scale, mask
 
 
 def _copy_back(func: Any, args: Sequence[Any], converted_args: Sequence[Any]) -> None:

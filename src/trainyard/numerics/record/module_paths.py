@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partialmethod
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -33,15 +33,24 @@ Boundary = Callable[[str, int, Literal["data", "output"], list[Tensor]], None]
 """Called with path, call index, role and tensors."""
 
 
+class NamedParameter(NamedTuple):
+    """A parameter with the path of its module and its name there."""
+
+    tensor: Tensor
+    module: str
+    name: str
+
+
 class ModulePaths:
     """Follows the forward passes of all modules of this process. Use as a context manager.
 
     Modules that torch.compile compiles are not entered: what they compute belongs to the outermost of them.
     """
 
-    def __init__(self, on_boundary: Boundary) -> None:
-        """`on_boundary`: called with the inputs of the outermost modules and the outputs of all modules."""
-        self._on_boundary = on_boundary
+    def __init__(self, on_boundary: Boundary, on_parameters: Callable[[list[NamedParameter]], None]) -> None:
+        """`on_boundary`: called with the inputs of the outermost modules and the outputs of all modules;
+        `on_parameters`: with the parameters of an outermost module, before its first call."""
+        self._on_boundary, self._on_parameters = on_boundary, on_parameters
         self._stack: list[tuple[str, int]] = []
         """Path and call index of the modules that are running, the innermost last."""
         self._paths: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -96,6 +105,10 @@ class ModulePaths:
         """Whether a forward pass is running inside a backward pass, as activation checkpointing does."""
         return bool(self._stack) and torch._C._current_graph_task_id() != -1
 
+    def path(self, module: nn.Module) -> str:
+        """Path of a module; empty before it, or a module that contains it, was called."""
+        return self._paths.get(module, "")
+
     def parameter(self, tensor: Tensor) -> tuple[str, str]:
         """Path of the module that owns a parameter, and its name there; empty strings if no called module owns it."""
         return self._parameters.get(tensor, ("", ""))
@@ -138,9 +151,13 @@ class ModulePaths:
         for name, module in root.named_modules():
             within = _WRAPPED.sub("", f".{name}" if name else "")
             self._paths.setdefault(module, prefix + within)
+        named: list[NamedParameter] = []
         for name, parameter in root.named_parameters(remove_duplicate=False):
             owner, _, last = _WRAPPED.sub("", f".{name}").rpartition(".")
-            self._parameters.setdefault(parameter, (prefix + owner, last))
+            if parameter not in self._parameters:
+                self._parameters[parameter] = (prefix + owner, last)
+                named.append(NamedParameter(parameter, prefix + owner, last))
+        self._on_parameters(named)
 
     def _assign_nodes(self, tensors: Iterable[Tensor], path: str) -> None:
         """Notes `path` at the autograd nodes behind the tensors that have none yet."""

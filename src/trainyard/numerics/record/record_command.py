@@ -5,33 +5,31 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from trainyard.errors import BadInput, CommandFailed
-from trainyard.inject.python_path import python_path
-from trainyard.numerics.record.record_process import FOLDER, REQUEST, RecordRequest
-from trainyard.numerics.record_files import read_variant
-from trainyard.numerics.tensor_record import Level
+from trainyard.inject.run_watched import run_watched
+from trainyard.numerics.record.record_process import ENVIRONMENT, FOLDER, REQUEST, RecordRequest
+from trainyard.numerics.record_files import count_records, rank_files
+from trainyard.numerics.record_state import (
+    RecordedVariant,
+    RecordOptions,
+    begin_record,
+    lock_record,
+    origin_of,
+    variant_names,
+    write_state,
+)
 from trainyard.redact import redact_command
 
 JITTER_ULP = 2.0
 """Largest number of units in the last place by which replicas move each result."""
-
-
-class RecordedVariant(msgspec.Struct, frozen=True, kw_only=True):
-    """Cost and extent of one run of the command. `records`: of all ranks; `size`: bytes of the files."""
-
-    variant: str
-    ranks: int
-    records: int
-    seconds: float
-    size: int
 
 
 class RecordReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,21 +40,6 @@ class RecordReport(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RecordedVariant, ...]
 
 
-class RecordOptions(NamedTuple):
-    """The extent of a record. `replicas`: number of jittered runs; with 0, only the plain run is recorded, without a
-    float64 reference. `steps`: from 0."""
-
-    steps: Sequence[int] = (0, 1, 2)
-    level: Level = "operations"
-    replicas: int = 4
-    most_elements: int = 0
-
-
-def variant_names(replicas: int) -> list[str]:
-    """The variants of a record: the command as it is, and with replicas also in float64 and jittered."""
-    return ["plain", *(["float64"] if replicas else []), *(f"replica-{number}" for number in range(1, replicas + 1))]
-
-
 def record_command(
     command: Sequence[str],
     folder: Path,
@@ -64,54 +47,77 @@ def record_command(
     say: Callable[[str], object] = lambda text: None,
 ) -> RecordReport:
     """Runs `command` once for each variant and writes the tensors of every Python process with a training step to
-    `folder`. The command's output goes to stderr. Raises `BadInput` if the command cannot be found or no step was seen,
-    and `CommandFailed` if it fails."""
-    if folder.exists() and any(folder.iterdir()):
-        raise BadInput(f"{folder} is not empty.", "Pass a new folder.")
-    recorded: list[RecordedVariant] = []
-    for number, variant in enumerate(variant_names(options.replicas)):
-        request = RecordRequest(
-            variant=variant,
-            steps=tuple(options.steps),
-            level=options.level,
-            most_elements=options.most_elements,
-            jitter_ulp=JITTER_ULP if variant.startswith("replica") else 0.0,
-            seed=number,
-            command=tuple(redact_command(command)),
-        )
-        began = time.monotonic()
-        run_recorded(command, folder, request)
-        seconds = time.monotonic() - began
-        if not (folder / variant).is_dir():
-            raise BadInput(
-                f"{shlex.join(redact_command(command))} succeeded, but no step was seen: no torch.optim optimizer "
-                "stepped in a Python that has trainyard installed.",
-                "Run it with a Python that has trainyard.",
+    `folder`. If the folder has a record of the same command and options, complete runs of it are kept, whatever the
+    number of replicas was, and others are repeated. The command's output goes to stderr.
+
+    Returns all runs of the record. Raises `BadInput` if the command cannot be found, no step was seen, or the folder
+    has a record of another command or other options, and `CommandFailed` if the command fails.
+    """
+    _find_program(command)
+    origin = origin_of(
+        redact_command(command), options, {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    )
+    with lock_record(folder) as lock:
+        state = begin_record(folder, origin, options.replicas)
+        if state.runs:
+            say(f"complete, and kept: {', '.join(run.variant for run in state.runs)}")
+        for number, variant in enumerate(variant_names(options.replicas)):
+            if variant not in state.missing:
+                continue
+            request = RecordRequest(
+                variant=variant,
+                steps=tuple(options.steps),
+                level=options.level,
+                most_elements=options.most_elements,
+                jitter_ulp=JITTER_ULP if variant.startswith("replica") else 0.0,
+                seed=number,
+                command=origin.command,
+                swap=options.swap,
             )
-        ranks = read_variant(folder, variant)
-        size = sum(path.stat().st_size for path in (folder / variant).iterdir())
-        records = sum(len(rank.tensors) for rank in ranks)
-        recorded.append(
-            RecordedVariant(variant=variant, ranks=len(ranks), records=records, seconds=round(seconds, 2), size=size)
+            run = _record_variant(command, folder, request, lock)
+            state = replace(state, runs=(*state.runs, run))
+            write_state(folder, state)
+            extent = f"{run.records:,} tensors of {run.ranks} ranks"
+            say(f"{variant}: {extent}, {run.seconds:.1f} s, {run.size / 1e6:.1f} MB")
+    return RecordReport(folder=str(folder), runs=state.runs)
+
+
+def _record_variant(command: Sequence[str], folder: Path, request: RecordRequest, lock: int) -> RecordedVariant:
+    """Runs the command for one variant. `lock`: file descriptor of the lock of the folder."""
+    began = time.monotonic()
+    run_recorded(command, folder, request, [lock])
+    seconds = time.monotonic() - began
+    if not (folder / request.variant).is_dir():
+        raise BadInput(
+            f"{shlex.join(redact_command(command))} succeeded, but no step was seen: no torch.optim optimizer "
+            "stepped in a Python that has trainyard installed.",
+            "Run it with a Python that has trainyard.",
         )
-        say(f"{variant}: {records:,} tensors of {len(ranks)} ranks, {seconds:.1f} s, {size / 1e6:.1f} MB")
-    return RecordReport(folder=str(folder), runs=tuple(recorded))
+    return RecordedVariant(
+        variant=request.variant,
+        ranks=len(rank_files(folder / request.variant)),
+        records=count_records(folder, request.variant),
+        seconds=round(seconds, 2),
+        size=sum(path.stat().st_size for path in rank_files(folder / request.variant).values()),
+    )
 
 
-def run_recorded(command: Sequence[str], folder: Path, request: RecordRequest) -> None:
-    """Runs a command whose Python processes are recorded into `folder`; its output goes to stderr. Raises `BadInput` if
-    it cannot be found, `CommandFailed` if it fails."""
-    program = shutil.which(command[0])
-    if program is None:
-        raise BadInput(f"there is no command {command[0]!r}.", "Commands are looked up on the PATH.")
-    variables = {
-        "PYTHONPATH": python_path(os.environ),
-        FOLDER: str(folder.absolute()),
-        REQUEST: msgspec.json.encode(request).decode(),
-    }
-    code = subprocess.run([program, *command[1:]], stdout=2, env={**os.environ, **variables}, check=False).returncode
+def run_recorded(command: Sequence[str], folder: Path, request: RecordRequest, inherited: Collection[int] = ()) -> None:
+    """Runs a command whose Python processes are recorded into `folder`; its output goes to stderr. `inherited`: file
+    descriptors that stay open in the command. Raises `BadInput` if it cannot be found, `CommandFailed` if it fails."""
+    program = _find_program(command)
+    variables = {FOLDER: str(folder.absolute()), REQUEST: msgspec.json.encode(request).decode()}
+    code = run_watched([program, *command[1:]], variables, inherited)
     if code:
         raise CommandFailed(
             f"the command failed with exit code {code} while the variant {request.variant!r} was recorded.",
             "Its output is above. If only this variant fails, record with --replicas 0.",
         )
+
+
+def _find_program(command: Sequence[str]) -> str:
+    """The path of the program of a command. Raises `BadInput`."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise BadInput(f"there is no command {command[0]!r}.", "Commands are looked up on the PATH.")
+    return program

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+from collections.abc import Collection
 from contextlib import ExitStack
 from pathlib import Path
 from types import ModuleType
@@ -16,12 +17,13 @@ from typing import Any
 import msgspec
 
 from trainyard.inject.after_import import AfterImport
+from trainyard.numerics.bisect.swap import Swap
 from trainyard.numerics.reproduce.captured_slice import CaptureRequest
 from trainyard.numerics.tensor_record import Level, RecordHeader
 
 FOLDER, REQUEST = "TRAINYARD_NUMERICS_FOLDER", "TRAINYARD_NUMERICS_REQUEST"
 """Environment variables: the folder of the record; a `RecordRequest` as JSON."""
-_ENVIRONMENT = (
+ENVIRONMENT = (
     *("CUBLAS_WORKSPACE_CONFIG", "HIPBLASLT_TENSILE_LIBPATH", "NVIDIA_TF32_OVERRIDE", "NCCL_ALGO", "NCCL_PROTO"),
     *("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "ONEDNN_MAX_CPU_ISA", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR"),
     "PYTHONHASHSEED",
@@ -41,6 +43,8 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     capture: CaptureRequest | None = None
     """Captures operations instead of recording."""
+    swap: Swap | None = None
+    """Computes modules in another way than the script does."""
 
 
 def record() -> None:
@@ -56,6 +60,7 @@ class _Process:
     def __init__(self, folder: Path, request: RecordRequest) -> None:
         self._folder, self._request = folder, request
         self._stack = ExitStack()
+        self._recorder: Any = None
         self._writer: Any = None
         self._narrow: set[str] = set()
         """Operations that the float64 variant could not compute in float64."""
@@ -78,14 +83,19 @@ class _Process:
             self._narrow = self._stack.enter_context(Float64()).narrow
         elif request.jitter_ulp:
             self._stack.enter_context(UlpJitter(request.seed, request.jitter_ulp, all_operations=True))
-        self._stack.enter_context(Recorder(self._write, request.steps, request.level, request.most_elements))
+        recorder = Recorder(self._write, request.steps, request.level, request.most_elements)
+        if request.swap is not None:
+            from trainyard.numerics.bisect.swapped_modules import swapped_modules
+
+            self._stack.enter_context(swapped_modules(request.swap, recorder.paths))
+        self._recorder = self._stack.enter_context(recorder)
         atexit.register(self._end)
 
     def _write(self, tensors: Any) -> None:
         from trainyard.numerics.record_files import RecordWriter
 
         if self._writer is None:
-            self._writer = RecordWriter(self._folder, _header(self._request))
+            self._writer = RecordWriter(self._folder, _header(self._request, self._recorder.device_types))
         for tensor in tensors:
             self._writer.write(tensor)
         self._writer.flush()
@@ -98,15 +108,14 @@ class _Process:
             print(f"trainyard: without a kernel for float64: {', '.join(sorted(self._narrow))}", file=sys.stderr)  # noqa: T201
 
 
-def _header(request: RecordRequest) -> RecordHeader:
-    """How this process is recorded."""
+def _header(request: RecordRequest, device_types: Collection[str]) -> RecordHeader:
+    """How this process is recorded. `device_types`: of the devices that hold its tensors."""
     import torch
     import torch.distributed as dist
 
     from trainyard.numerics.record_files import FORMAT
 
     is_group = dist.is_available() and dist.is_initialized()
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     return RecordHeader(
         format=FORMAT,
         variant=request.variant,
@@ -115,10 +124,21 @@ def _header(request: RecordRequest) -> RecordHeader:
         level=request.level,
         steps=request.steps,
         command=request.command,
-        device=device,
+        device=_device_name(device_types),
         seed=request.seed,
         jitter_ulp=request.jitter_ulp,
         deterministic=torch.are_deterministic_algorithms_enabled(),
         versions={"torch": str(torch.__version__), "python": sys.version.split()[0]},
-        environment={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+        environment={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     )
+
+
+def _device_name(device_types: Collection[str]) -> str:
+    """The name of the accelerator that holds tensors; `cpu` if none does."""
+    import torch
+
+    accelerators = sorted(set(device_types) - {"cpu"})
+    if not accelerators:
+        return "cpu"
+    name_of = getattr(torch.get_device_module(accelerators[0]), "get_device_name", None)
+    return name_of() if name_of is not None else accelerators[0]

@@ -16,17 +16,22 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.distributed.tensor import DTensor
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from trainyard import scaled_steps
 from trainyard.errors import BadInput
 from trainyard.numerics.record.dtensor_shard import shard_of
-from trainyard.numerics.record.module_paths import ModulePaths, tensors_in
+from trainyard.numerics.record.module_paths import ModulePaths, NamedParameter, tensors_in
+from trainyard.numerics.record.scaler_steps import ScalerSteps, own_state
 from trainyard.numerics.record.summarise import Summary, summarise
 from trainyard.numerics.record.tensor_writers import TensorWriters, tensors_among
 from trainyard.numerics.record.user_location import user_location
 from trainyard.numerics.tensor_record import Level, Phase, Role, TensorKey, TensorRecord
+from trainyard.scaled_steps import ScaledStep
 
 _ALLOCATIONS = frozenset(
     (
@@ -46,9 +51,10 @@ _MASKS = frozenset(("masked_fill", "masked_fill_", "where", "full", "full_like",
 class Recorder:
     """Records steps of the training in this process. Use as a context manager around the training.
 
-    A step ends when the first optimizer that stepped has stepped again. Operations of compiled regions, and forward
-    passes repeated in the backward pass, are not recorded. An error of the recorder is printed and ends the recording;
-    the training continues.
+    A step ends when the first optimizer that stepped has stepped again; a step that the scaler of the loss skips counts
+    too. Operations of compiled regions, and forward passes repeated in the backward pass, are not recorded, nor are
+    operations that initialise parameters in place: the weights of a model are recorded before its first call. An error
+    of the recorder is printed and ends the recording; the training continues.
     """
 
     def __init__(
@@ -59,10 +65,12 @@ class Recorder:
         most_elements: int = 0,
     ) -> None:
         """`write`: called with the records of each recorded step. `steps`: to be recorded, from 0. `most_elements`:
-        tensors with more are not recorded, except gradients, weights and states; 0 for no limit."""
+        tensors with more are not recorded, except gradients, weights and states; 0 for no limit. The attribute `paths`
+        names the module that is running."""
         self._write, self._steps, self._level, self._most_elements = write, frozenset(steps), level, most_elements
         self._process = os.getpid()
-        self._paths = ModulePaths(self._at_boundary)
+        self.paths = ModulePaths(self._at_boundary, self._at_model)
+        self._scaler_steps = ScalerSteps(self._after_skipped)
         self._records: list[TensorRecord] = []
         self._calls: Counter[tuple[Phase, str, str, Role, str]] = Counter()
         self._step = 0
@@ -73,11 +81,18 @@ class Recorder:
         self._is_busy = False
         """Whether operations are the recorder's own, or an optimizer's."""
         self._last: _LastSummary | None = None
+        self.device_types: set[str] = set()
+        """Types of the devices of the recorded tensors, such as `cpu`."""
         self._writers = TensorWriters()
+        self._initialised: Any = WeakTensorKeyDictionary()
+        """Parameter -> line of code that wrote its initial values in place."""
         self._stack = ExitStack()
 
     def __enter__(self) -> Recorder:
-        self._stack.enter_context(self._paths)
+        self._stack.enter_context(self.paths)
+        self._stack.enter_context(self._scaler_steps)
+        scaled_steps.observers.append(self._at_own_step)
+        self._stack.callback(scaled_steps.observers.remove, self._at_own_step)
         for handle in (
             register_optimizer_step_pre_hook(self._before_optimizer),
             register_optimizer_step_post_hook(self._after_optimizer),
@@ -96,12 +111,14 @@ class Recorder:
         """The mode that sees the operations."""
         return _Operations(self._at_operation)
 
-    def next_key(self, func: Any) -> TensorKey | None:
+    def next_key(self, func: Any, args: Sequence[Any]) -> TensorKey | None:
         """The key of the first result of an operation that is about to run; None if it will not be recorded."""
-        if not self.is_recording or self._paths.recomputes or func.is_view or _is_left_out(func):
+        if not self.is_recording or self.paths.recomputes or func.is_view or _is_left_out(func):
+            return None
+        if self._initialises(func, args):
             return None
         name = _operation_name(func)
-        phase, module = _present_phase(), self._paths.current
+        phase, module = _present_phase(), self.paths.current
         call = self._calls[phase, module, name, "output", "0"]
         return TensorKey(self._step, phase, module[:1000], name[:1000], "output", "", call, 0)
 
@@ -127,14 +144,17 @@ class Recorder:
 
     # ---- events ----
 
-    def _at_operation(self, func: Any, arguments: Iterable[Tensor], result: Any) -> None:
-        """Records the outputs of an ATen operation on the tensors `arguments`."""
+    def _at_operation(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Records the outputs of an ATen operation."""
         if func.namespace in _COLLECTIVES:
             self._last = None  # collectives write tensors without counting a version
         if not self.is_recording or func.is_view:
             return
-        inputs, outputs = self._writers.of(arguments), tensors_in(result)
-        if self._paths.recomputes or _is_left_out(func):
+        if self._initialises(func, args):
+            self._initialised[args[0]] = user_location(sys._getframe(1))
+            return
+        inputs, outputs = self._writers.of(tensors_among(args, kwargs)), tensors_in(result)
+        if self.paths.recomputes or _is_left_out(func):
             for tensor in outputs:
                 self._writers.write(tensor, inputs)
             return
@@ -143,10 +163,28 @@ class Recorder:
         for output, tensor in enumerate(outputs):
             self._record(tensor, "output", operation=name, output=output, masks=masks, inputs=inputs)
 
+    def _initialises(self, func: Any, args: Sequence[Any]) -> bool:
+        """Whether an operation writes to a parameter before this process trains."""
+        return not self._trains and bool(args) and isinstance(args[0], nn.Parameter) and _is_in_place(func)
+
+    def _at_model(self, parameters: Iterable[NamedParameter]) -> None:
+        """Records the weights that a model begins with. Operations do not list them as their inputs, in this step as in
+        the others."""
+        self._note_training()
+        if not self.is_recording or self.paths.recomputes:
+            return
+        for tensor, module, name in parameters:
+            if not is_lazy(tensor):
+                location = self._initialised.get(tensor, "")
+                self._record(
+                    tensor, "weight", module=module, name=name, phase="forward", call=0, inputs=(), location=location
+                )
+                self._writers.write(tensor, ())
+
     def _at_boundary(self, path: str, call: int, role: Literal["data", "output"], tensors: list[Tensor]) -> None:
         """Records the outputs of a module, the inputs of an outermost one, and later their gradients."""
         self._note_training()
-        if not self.is_recording or self._level == "steps" or self._paths.recomputes:
+        if not self.is_recording or self._level == "steps" or self.paths.recomputes:
             return
         for output, tensor in enumerate(tensors):
             self._record(tensor, role, module=path, call=call, output=output)
@@ -172,13 +210,25 @@ class Recorder:
         return hook
 
     def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
-        """Records the gradients that the optimizer reads."""
+        """Records the gradients that the optimizer reads, and the scale of the loss."""
         self._note_training()
+        self._scaler_steps.note_step()
         if self.is_recording:
+            divisor = self._scaler_steps.divisor(optimizer)
             for owner, name, parameter in self._parameters_of(optimizer):
                 if parameter.grad is not None:
-                    self._record(parameter.grad, "gradient", module=owner, name=name, phase="optimizer", call=0)
+                    self._record_gradient(parameter.grad, owner, name, divisor)
+            for name, value in self._scaler_steps.state(optimizer):
+                self._record(value, "scalar", module="", name=name, phase="optimizer")
         self._is_busy = True
+
+    def _record_gradient(self, gradient: Tensor, module: str, name: str, divisor: float) -> None:
+        """Records the gradient of a parameter, divided by the scale that it still has."""
+        inputs = self._writers.of([gradient])
+        if divisor != 1:
+            with torch.no_grad(), _disable_current_modes():
+                gradient = gradient / divisor
+        self._record(gradient, "gradient", module=module, name=name, phase="optimizer", call=0, inputs=inputs)
 
     def _after_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         """Records weights and states after the update, and ends the step."""
@@ -193,14 +243,31 @@ class Recorder:
         if self._optimizer is None:
             self._optimizer = id(optimizer)
         if id(optimizer) == self._optimizer:
-            self.flush()
-            self._step += 1
-            self._begin_step()
+            self._end_step()
+
+    def _end_step(self) -> None:
+        self.flush()
+        self._step += 1
+        self._begin_step()
+
+    def _after_skipped(self, optimizer: Optimizer) -> None:
+        """Records a step that the scaler of the loss skips, whose weights stay as they are."""
+        self._before_optimizer(optimizer)
+        self._after_optimizer(optimizer)
+
+    def _at_own_step(self, step: ScaledStep) -> None:
+        """Records the scale of the loss of our own training, and ends a step that it skips."""
+        self._note_training()
+        if self.is_recording:
+            for name, value in own_state(step):
+                self._record(value, "scalar", module="", name=name, phase="optimizer")
+        if step.is_skipped:
+            self._end_step()
 
     def _begin_step(self) -> None:
         self._calls.clear()
         self._writers.clear()
-        self._paths.begin_step()
+        self.paths.begin_step()
         if self._trains:  # before, the script has not seeded its generators
             self._record_random_state()
 
@@ -213,7 +280,7 @@ class Recorder:
         position = 0
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                owner, name = self._paths.parameter(parameter)
+                owner, name = self.paths.parameter(parameter)
                 yield owner, name or f"parameter {position}", parameter
                 position += 1
 
@@ -232,23 +299,27 @@ class Recorder:
         phase: Phase | None = None,
         masks: bool = False,
         inputs: tuple[int, ...] | None = None,
+        location: str | None = None,
     ) -> None:
-        """Adds the record of a tensor. `module`, `call`, `phase`: None for the present ones; `inputs`: None for the
-        records that wrote the tensor."""
+        """Adds the record of a tensor. `module`, `call`, `phase`, `location`: None for the present ones; `inputs`: None
+        for the records that wrote the tensor."""
         if _is_symbolic(tensor):
             return
         inputs = self._writers.of([tensor]) if inputs is None else inputs
         if operation and 0 < self._most_elements < tensor.numel():
             self._writers.write(tensor, inputs)
             return
-        has_location = phase != "optimizer" and _present_phase() == "forward"
+        if location is None:
+            has_location = phase != "optimizer" and _present_phase() == "forward"
+            location = user_location(sys._getframe(1)) if has_location else ""
         phase = phase or _present_phase()
-        module = self._paths.current if module is None else module
+        module = self.paths.current if module is None else module
         if call is None:
             counted = (phase, module, operation, role, f"{name}{output}")
             call = self._calls[counted]
             self._calls[counted] += 1
         index = len(self._records)
+        self.device_types.add(tensor.device.type)
         self._writers.write(tensor, (index,))
         self._records.append(
             TensorRecord(
@@ -262,7 +333,7 @@ class Recorder:
                 call=call,
                 output=output,
                 inputs=inputs,
-                location=user_location(sys._getframe(1)) if has_location else "",
+                location=location,
                 **_summary_fields(self._summarise(tensor), masks),
             )
         )
@@ -324,7 +395,7 @@ def _summarise_part(tensor: DTensor) -> Summary:
 class _Operations(TorchDispatchMode):
     """Calls `record` with each ATen operation outside of compiled regions, its arguments and its result."""
 
-    def __init__(self, record: Callable[[Any, Iterable[Tensor], Any], None]) -> None:
+    def __init__(self, record: Callable[[Any, Sequence[Any], Mapping[str, Any], Any], None]) -> None:
         super().__init__()
         self._record = record
 
@@ -335,8 +406,9 @@ class _Operations(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        result = func(*args, **(kwargs or {}))
-        self._record(func, tensors_among(args, kwargs or {}), result)
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        self._record(func, args, kwargs, result)
         return result
 
 
@@ -347,6 +419,12 @@ def _present_phase() -> Phase:
 def _operation_name(func: Any) -> str:
     """An operation without its overload, as `aten.mm`."""
     return f"{func.namespace}.{func.overloadpacket.__name__}"
+
+
+def _is_in_place(func: Any) -> bool:
+    """Whether an operation writes to its first argument."""
+    alias = func._schema.arguments[0].alias_info if func._schema.arguments else None
+    return alias is not None and alias.is_write
 
 
 def _is_left_out(func: Any) -> bool:

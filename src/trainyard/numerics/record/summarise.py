@@ -94,16 +94,17 @@ def _totals(values: Tensor, block: LogicalIndex, elements: int) -> Totals:
     values = values.resolve_neg()
     if block.elements == elements and (totals := host_totals(values)) is not None:
         return totals
-    sample = read_positions(values, _positions(block, elements).to(values.device, non_blocking=True))
+    sample = read_positions(values, _positions(block, elements, values.device))
     sums = Sums(values.device, values.is_floating_point())
     add_block(sums, values, block, _chunk(values))
     return sums.read(sample)
 
 
 @lru_cache(maxsize=4096)
-def _positions(block: LogicalIndex, elements: int) -> Tensor:
-    """Positions of the sampled elements in the block's order."""
-    return torch.tensor(block.local_positions(sample_positions(elements)), dtype=torch.int64)
+def _positions(block: LogicalIndex, elements: int, device: torch.device) -> Tensor:
+    """Positions of the sampled elements in the block's order. They stay on the device: a copy from memory that is not
+    page-locked may wait for it."""
+    return torch.tensor(block.local_positions(sample_positions(elements)), dtype=torch.int64).to(device)
 
 
 def _chunk(values: Tensor) -> int:

@@ -80,14 +80,14 @@ class _Capture(TorchDispatchMode):
             keywords = {name: encode_argument(value, self._reference) for name, value in kwargs.items()}
             result = func(*args, **kwargs)
             self._add(func, arguments, keywords, result)
-        self._recorder._at_operation(func, tensors_among(args, kwargs), result)
+        self._recorder._at_operation(func, args, kwargs, result)
         return result
 
     def _is_captured(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether an operation is one of the requested, or another one between them, such as a view."""
         if not self._recorder.is_recording:
             return False
-        key = self._recorder.next_key(func)
+        key = self._recorder.next_key(func, args)
         if key is not None:
             return key in self._wanted
         return any(id(tensor) in self._names for tensor in tensors_among(args, kwargs))
@@ -103,7 +103,7 @@ class _Capture(TorchDispatchMode):
                 operation=str(func),
                 arguments=tuple(arguments),
                 keywords=keywords,
-                module=self._recorder._paths.current,
+                module=self._recorder.paths.current,
                 location="" if torch._C._current_graph_task_id() != -1 else user_location(sys._getframe(2)),
                 is_tuple=several,
             )

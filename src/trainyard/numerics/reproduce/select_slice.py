@@ -17,6 +17,7 @@ _MOST_OPERATIONS = 300
 _WITHOUT_SLICE: dict[Kind, str] = {
     "data": "the batches differ, before any operation",
     "missing gradient": "B has no gradient of the parameter, which no operation shows",
+    "random values": "the sides draw other random numbers, which no operation computes",
     "extra gradient": "only B has a gradient of the parameter, which no operation shows",
     "not updated": "the optimizer of B does not update the parameter, which no operation shows",
     "replicas differ": "replicas of B differ, which one process does not show",

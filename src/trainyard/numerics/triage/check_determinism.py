@@ -6,7 +6,7 @@ from collections import defaultdict
 
 from trainyard.numerics.compare.align_tensors import Tensors
 from trainyard.numerics.compare.data_flow import DataFlow
-from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.compare.logical_tensors import LogicalKey, is_initial_weight
 from trainyard.numerics.tensor_record import Role
 from trainyard.numerics.triage.find_nonfinite import describe_record
 from trainyard.numerics.triage.nonreproducible import switch_for
@@ -26,8 +26,11 @@ def check_determinism(first: Tensors, second: Tensors, device: str) -> Determini
     for key in common:
         if key not in differing or not key.tensor.operation:
             continue
-        flow = flows.setdefault(key.tensor.step, DataFlow(first, key.tensor.step))
-        if not any(source in differing for source in flow.inputs(key)) and not _follows_weights(key, differing):
+        if key.tensor.step not in flows:
+            flows[key.tensor.step] = DataFlow(first, key.tensor.step)
+        if not any(source in differing for source in flows[key.tensor.step].inputs(key)) and not _follows_weights(
+            key, differing
+        ):
             origins[key.tensor.operation].append(key)
     operations = [
         _not_reproducible(operation, keys, first, device)
@@ -45,7 +48,11 @@ def check_determinism(first: Tensors, second: Tensors, device: str) -> Determini
 
 def _follows_weights(key: LogicalKey, differing: set[LogicalKey]) -> bool:
     """Whether weights already differed before the step of a tensor: they are not among its recorded inputs."""
-    return any(other.tensor.role == "weight" and other.tensor.step < key.tensor.step for other in differing)
+    step = key.tensor.step
+    return any(
+        other.tensor.role == "weight" and other.tensor.step < step + is_initial_weight(other.tensor)
+        for other in differing
+    )
 
 
 def _first_step(differing: set[LogicalKey], role: Role) -> int | None:

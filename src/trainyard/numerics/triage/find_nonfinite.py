@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from trainyard.numerics.compare.align_tensors import Tensors
 from trainyard.numerics.compare.data_flow import DataFlow
@@ -34,10 +34,16 @@ def describe_record(key: LogicalKey, record: TensorRecord) -> TriagedTensor:
     )
 
 
-def find_nonfinite(tensors: Tensors) -> NonFiniteOrigin | None:
-    """The first tensor, in order of execution, with values that are not finite and that no mask explains."""
+def unmasked_nonfinite(tensors: Tensors) -> list[LogicalKey]:
+    """The tensors, in order of execution, with values that are not finite and that no mask explains."""
     masked = _masked(tensors)
-    wrong = [key for key, record in tensors.items() if record.nonfinite is not None and key not in masked]
+    return [key for key, record in tensors.items() if record.nonfinite is not None and key not in masked]
+
+
+def find_nonfinite(tensors: Tensors, handled: Collection[int] = ()) -> NonFiniteOrigin | None:
+    """The first tensor, in order of execution, with values that are not finite and that no mask explains. `handled`:
+    steps that are left out, as the scaler of the loss skipped them."""
+    wrong = [key for key in unmasked_nonfinite(tensors) if key.tensor.step not in handled]
     if not wrong:
         return None
     first, *later = wrong
@@ -61,8 +67,9 @@ def _masked(tensors: Tensors) -> set[LogicalKey]:
         counts = record.nonfinite
         if counts is None or counts.nan or counts.positive:
             continue
-        flow = flows.setdefault(record.step, DataFlow(tensors, record.step))
-        if counts.masked or any(source in masked for source in flow.inputs(key)):
+        if record.step not in flows:
+            flows[record.step] = DataFlow(tensors, record.step)
+        if counts.masked or any(source in masked for source in flows[record.step].inputs(key)):
             masked.add(key)
     return masked
 

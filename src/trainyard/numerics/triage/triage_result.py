@@ -60,10 +60,10 @@ class Spike(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """A step. `loss`: the last scalar before the first backward pass, None if there is none or it is not finite.
-    `gradient_norm`: over the gradients that the optimizer read, before clipping only if it clips in its own step; None
-    in a stored run. `batch`: hashes of the batch's tensors. `repeats`: an earlier step with the same batch. `skipped`:
-    the update was not applied."""
+    """A step. `loss`: the last scalar before the first backward pass, not scaled, None if there is none or it is not
+    finite. `gradient_norm`: over the gradients that the optimizer read, before clipping only if it clips in its own
+    step; None if no record has them. `batch`: hashes of the batch's tensors. `repeats`: an earlier step with the same
+    batch. `skipped`: the update was not applied. `loss_scale`: None if the loss is not scaled."""
 
     step: int
     loss: float | None
@@ -71,6 +71,37 @@ class StepTotals(msgspec.Struct, frozen=True, kw_only=True):
     batch: tuple[str, ...]
     repeats: int | None = None
     skipped: bool = False
+    loss_scale: float | None = None
+
+
+ScaleTrend = Literal["steady", "fell once", "fell repeatedly"]
+"""`fell once`: to a scale at which steps were taken, at the start or later. `fell repeatedly`: twice below all scales
+at which steps were taken, in the last two steps or more, or below 1."""
+
+
+class SkippedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """A step that the scaler of the loss skipped. `scale`: of its loss. `overflow`: its first tensor that is not
+    finite, apart from masks; None if no record has it. `is_of_scale`: a lower scale may make it finite, since it is in
+    the backward pass or the scaled loss."""
+
+    step: int
+    scale: float
+    overflow: TriagedTensor | None
+    is_of_scale: bool
+
+
+class LossScaleHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """The scale of the loss over the recorded steps. `skipped`: in order."""
+
+    trend: ScaleTrend
+    skipped: tuple[SkippedStep, ...]
+
+    @property
+    def handled_steps(self) -> frozenset[int]:
+        """The skipped steps whose overflow is normal; none if the scale fell repeatedly."""
+        if self.trend == "fell repeatedly":
+            return frozenset()
+        return frozenset(step.step for step in self.skipped if step.is_of_scale)
 
 
 class GradientGrowth(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +145,8 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     first. `determinism`: None without a second run. `is_run`: whether it is a stored run, which has losses but no
     tensors. `replay`: the command that records the steps around the first fault of a stored run; empty if it has none
     or its job is a script. `is_replayed`: these steps of a stored run were recorded: `spikes` and `nonfinite_loss_step`
-    are of the run, everything else is of the records."""
+    are of the run, everything else is of the records. `loss_scale`:
+    None if the loss is not scaled; `nonfinite` is outside of the skipped steps whose overflow is normal."""
 
     schema: Literal["trainyard/numerics-triage/1"] = "trainyard/numerics-triage/1"
     folder: str
@@ -129,6 +161,7 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
     is_run: bool = False
     replay: tuple[str, ...] = ()
     is_replayed: bool = False
+    loss_scale: LossScaleHistory | None = None
 
     @property
     def is_finite_in_replay(self) -> bool:
@@ -137,7 +170,9 @@ class Triage(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 if nothing is wrong, 1 if values are not finite, a curve has a spike or the runs differ."""
+        """0 if nothing is wrong, 1 if values are not finite, a curve has a spike, the scale of the loss fell repeatedly
+        or the runs differ."""
         differs = self.determinism is not None and self.determinism.identical < self.determinism.compared
         is_finite = self.nonfinite is None and self.nonfinite_loss_step is None
-        return int(differs or not is_finite or bool(self.spikes))
+        diverges = self.loss_scale is not None and self.loss_scale.trend == "fell repeatedly"
+        return int(differs or not is_finite or diverges or bool(self.spikes))

@@ -8,23 +8,35 @@ from rich.console import Console
 from rich.text import Text
 
 from trainyard import units
-from trainyard.numerics.bisect.bisect_configuration import NumericsBisection
+from trainyard.numerics.bisect.bisection_result import NumericsBisection
 from trainyard.numerics.bisect.configuration import Change
 from trainyard.report.numerics.sentences import describe, describe_tensor
 from trainyard.report.render.fitted_table import plain
 
+_OTHERS = {"eager": ", with no other module compiled", "float64": ", with all other operations in float64"}
+
 
 def describe_change(change: Change) -> str:
-    """A difference with both values: `option --norm-eps: --norm-eps 1e-5 in A, --norm-eps 1 in B`."""
+    """A difference with both values: `option --norm-eps: --norm-eps 1e-5 in A, --norm-eps 1 in B`; of a module or an
+    operation, the name."""
+    if change.kind in ("module", "operation"):
+        return f"{change.kind} {change.name}"
     a, b = (shlex.join(words) if words else "not set" for words in (change.a, change.b))
     return f"{change.kind} {change.name}: {a} in A, {b} in B"
 
 
+def _headline(result: NumericsBisection) -> str:
+    """The number of causes, and how everything else is computed."""
+    causes = units.counted(len(result.causes), result.causes[0].kind if result.swap else "change")
+    of_all = "" if result.swap else f" of {len(result.changes)}"
+    together, verb = (" together", "make") if len(result.causes) > 1 else ("", "makes")
+    others = _OTHERS[result.swap] if result.swap else ""
+    return f"{causes}{of_all}{together} {verb} B differ{others}:"
+
+
 def print_bisection(result: NumericsBisection, console: Console) -> None:
     """Prints the causes, the first divergence with them, and the trials."""
-    together = " together" if len(result.causes) > 1 else ""
-    text = f"{units.counted(len(result.causes), 'change')} of {len(result.changes)}{together} makes B differ:"
-    console.print(Text(plain(text if len(result.causes) == 1 else text.replace("makes", "make")), style="bold"))
+    console.print(Text(plain(_headline(result)), style="bold"))
     for change in result.causes:
         console.print(Text(plain(f"  {describe_change(change)}")))
     if result.first is not None:

@@ -10,6 +10,10 @@ from trainyard.numerics.compare.comparison_rule import UNINFORMATIVE, Comparison
 from trainyard.numerics.compare.judge_tensors import NOT_COMPARED
 from trainyard.numerics.compare.logical_tensors import ALL_RANKS
 
+_SAME_DRAWS = (
+    "This is not a fault of the operation: generators of other devices give other numbers. Initialise the weights and "
+    "draw the data on the CPU, set dropout to 0, and seed all generators."
+)
 _MOST_RENAMED = 3
 """Renamed modules that are listed."""
 
@@ -19,6 +23,8 @@ def headline(comparison: RecordComparison) -> str:
     counts = comparison.counts
     if comparison.first is not None:
         first = comparison.first
+        if first.kind == "random values":
+            return f"Random values differ, first at {describe_tensor(first.tensor)}: {describe(first)}. {_SAME_DRAWS}"
         causes = "".join(f", after {describe_cause(cause)}" for cause in first.causes)
         return f"Different, first at {describe_tensor(first.tensor)}{causes}: {describe(first)}."
     compared = units.counted(counts.compared, "tensor")
@@ -45,6 +51,8 @@ def describe(divergence: Divergence) -> str:
             return f"B has values that are not finite and A has not: {divergence.detail}"
         case "data":
             return f"the data differ{count}"
+        case "random values":
+            return f"it follows from other random numbers, of {divergence.detail}"
         case "missing gradient":
             return f"B has no gradient of this parameter, and A has{count}"
         case "extra gradient":
@@ -78,11 +86,16 @@ def describe_tensor(point: TensorPoint) -> str:
         subject = f"the {_ROLES[point.role]}"
     owner = ".".join(filter(None, (point.module, point.name)))
     phase = "" if point.phase == "optimizer" or point.role == "data" else f" in the {point.phase} pass"
-    rank = "" if point.rank == ALL_RANKS else f" on rank {point.rank}"
+    if point.role == "weight" and point.phase == "forward":
+        return f"the weight {owner} before step {point.step}{_on_rank(point)}"
     if point.role == "gradient" and not point.name:
         owner = f"the output of {owner}" if owner else "an output"
     of_owner = f" {owner}" if point.role == "weight" else f" of {owner}" if owner else ""
-    return f"{subject}{of_owner}{phase} of step {point.step}{rank}"
+    return f"{subject}{of_owner}{phase} of step {point.step}{_on_rank(point)}"
+
+
+def _on_rank(point: TensorPoint) -> str:
+    return "" if point.rank == ALL_RANKS else f" on rank {point.rank}"
 
 
 _ROLES = {
@@ -139,6 +152,13 @@ def describe_place(step: int | None, phase: str | None) -> str:
 
 def explain(comparison: RecordComparison) -> Iterator[str]:
     """Sentences on the limits, on what could not be seen, and on the matching of the two records."""
+    if comparison.a.missing:
+        yield (
+            f"The record of A lacks {', '.join(comparison.a.missing)}, as its recording did not end. Repeat its "
+            "`trainyard numerics record` command to complete it."
+        )
+    if "plain" in comparison.b.missing:
+        yield "The plain run of B did not end; the tensors until then are compared."
     if comparison.rule is not None:
         yield explain_rule(comparison.rule)
     for reason, count in comparison.undetectable_reasons.items():

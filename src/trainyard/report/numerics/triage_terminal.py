@@ -11,7 +11,9 @@ from rich.text import Text
 from trainyard import units
 from trainyard.numerics.triage.triage_result import (
     Determinism,
+    LossScaleHistory,
     NonFiniteOrigin,
+    SkippedStep,
     Spike,
     StepTotals,
     Triage,
@@ -23,7 +25,7 @@ from trainyard.report.render.terminal import next_steps, print_table
 from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Column, Table
 
-_MOST_MODULES, _MOST_STEPS, _MOST_OPERATIONS, _MOST_SPIKES = 8, 12, 8, 4
+_MOST_MODULES, _MOST_STEPS, _MOST_OPERATIONS, _MOST_SPIKES, _MOST_SKIPPED = 8, 12, 8, 4, 4
 _STEPS_BEFORE = 3
 """Steps shown before the first fault."""
 
@@ -38,7 +40,11 @@ def triage_headline(triage: Triage) -> str:
     elif triage.is_run:
         parts.append(f"All losses of {units.counted(len(triage.steps), 'step')} are finite")
     else:
-        parts.append("All values are finite, apart from masks")
+        handled = triage.loss_scale is not None and triage.loss_scale.handled_steps
+        skipped = " and skipped steps" if handled else ""
+        parts.append(f"All values are finite, apart from masks{skipped}")
+    if triage.loss_scale is not None:
+        parts.append(_scale(triage.loss_scale))
     if triage.spikes:
         parts.append(f"{units.counted(len(triage.spikes), 'spike')}, the first in step {triage.spikes[0].step}")
     elif triage.is_run:
@@ -55,6 +61,12 @@ def print_triage(triage: Triage, console: Console, full: bool = False) -> None:
     if triage.nonfinite is not None:
         for line in _origin(triage.nonfinite):
             console.print(Text(plain(line)))
+    if triage.loss_scale is not None:
+        skipped = triage.loss_scale.skipped
+        for step in skipped if full else skipped[:_MOST_SKIPPED]:
+            console.print(Text(plain(f"skipped    {_skipped(step)}")))
+        if len(skipped) > _MOST_SKIPPED and not full:
+            console.print(Text(f"{len(skipped) - _MOST_SKIPPED:,} more skipped steps with --full", style="dim"))
     for spike in triage.spikes if full else triage.spikes[:_MOST_SPIKES]:
         console.print(Text(f"spike      {_spike(spike)}"))
     if len(triage.spikes) > _MOST_SPIKES and not full:
@@ -78,6 +90,27 @@ def print_triage(triage: Triage, console: Console, full: bool = False) -> None:
     if triage.replay:
         for line in next_steps([NextStep(shlex.join(triage.replay), "record the steps around the first fault")]):
             console.print(line, soft_wrap=True)
+
+
+def _scale(history: LossScaleHistory) -> str:
+    """The course of the loss scale, as part of a sentence."""
+    steps = units.counted(len(history.skipped), "skipped step")
+    of_scale = all(step.is_of_scale for step in history.skipped)
+    match history.trend:
+        case "steady":
+            return "no step was skipped by the scaler of the loss"
+        case "fell once":
+            return f"the scale of the loss fell once, with {steps}{', which is normal' if of_scale else ''}"
+        case "fell repeatedly":
+            cause = "" if of_scale else "; values overflow before they are scaled, which no lower scale removes"
+            return f"the scale of the loss fell repeatedly, with {steps}: the training diverges{cause}"
+
+
+def _skipped(step: SkippedStep) -> str:
+    """A skipped step with its scale and its first overflow."""
+    overflow = "no record of the overflow" if step.overflow is None else f"first overflow in {_tensor(step.overflow)}"
+    code = f" ({step.overflow.location})" if step.overflow is not None and step.overflow.location else ""
+    return f"step {step.step} at scale {step.scale:,g}: {overflow}{code}"
 
 
 def _determinism(result: Determinism) -> str:
@@ -147,6 +180,7 @@ def _shown_steps(triage: Triage, full: bool) -> Sequence[StepTotals]:
 
 
 def _step_table(triage: Triage, full: bool) -> Table:
+    has_scale = triage.loss_scale is not None
     return Table(
         title="steps",
         notes=(),
@@ -154,6 +188,7 @@ def _step_table(triage: Triage, full: bool) -> Table:
             Column(title="step", digits=0),
             Column(title="loss", id=True),
             Column(title="gradient norm", id=True),
+            *([Column(title="loss scale", id=True)] if has_scale else []),
             Column(title="batch", id=True),
             Column(title="update", id=True),
         ),
@@ -162,6 +197,7 @@ def _step_table(triage: Triage, full: bool) -> Table:
                 step.step,
                 "–" if step.loss is None else f"{step.loss:.5g}",
                 show(step.gradient_norm),
+                *(["–" if step.loss_scale is None else f"{step.loss_scale:,g}"] if has_scale else []),
                 "" if step.repeats is None else f"as in step {step.repeats}",
                 "not applied" if step.skipped else "",
             )

@@ -6,20 +6,17 @@ import os
 import shlex
 import shutil
 import signal
-import subprocess
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 from trainyard import plugins
 from trainyard.errors import BadInput, CommandFailed
-from trainyard.inject.python_path import python_path
+from trainyard.inject.run_watched import run_watched
 from trainyard.job import SCRIPT, Job, Measure
 from trainyard.launch.supervisor.event_log import EventLogWriter
 from trainyard.launch.supervisor.resource_exhaustion import kills, memory_group
 from trainyard.machine_load import present_load_warning
 from trainyard.memory_cgroups import memory_groups, memory_limit_bytes
-from trainyard.pdeathsig import die_with_parent
 from trainyard.recipe import Recipe
 from trainyard.record import Run
 from trainyard.redact import redact_command
@@ -42,8 +39,6 @@ from trainyard.units import counted, show_size
 
 _REPLACEMENTS = {"torchrun": "`python -m torch.distributed.run` is the same, with the Python that has torch."}
 """Advice for commands of a Python environment whose folder of programs may not be on the PATH."""
-_STDERR = 2
-"""File descriptor for the command's output: stdout is for data."""
 
 
 def execute(command: Sequence[str], measure: Measure, session: Session) -> Run:
@@ -145,12 +140,10 @@ def _end_node(node: NodeRun, session: Session, receiver: network.Receiver) -> Ru
 def _run(command: Sequence[str], folder: Path, measure: Measure, collector: str = "") -> int:
     """Run the command to its end; return its exit code, negative for a signal.
 
-    Every Python that it starts is watched: PYTHONPATH leads to our sitecustomize, which reads the run's folder and the
-    numbers of steps from variables, and the `collector` of parts of other nodes. An interrupt is passed on, and the
-    command is killed if it does not end within 10 seconds. If this process is killed, the command receives SIGTERM.
+    Every Python that it starts is watched: our sitecustomize reads the run's folder and the numbers of steps from
+    variables, and the `collector` of parts of other nodes.
     """
     watch_variables = {
-        "PYTHONPATH": python_path(os.environ),
         FOLDER: str(folder),
         COLLECTOR: collector,
         MEASURE: (
@@ -158,19 +151,7 @@ def _run(command: Sequence[str], folder: Path, measure: Measure, collector: str 
             f"{measure.memory:d}"
         ),
     }
-    end_with_parent = partial(die_with_parent, os.getpid(), signal.SIGTERM)
-    environment = {**os.environ, **watch_variables}
-    # preexec_fn runs between fork and exec; no other thread of ours holds a lock that it would need.
-    with subprocess.Popen(command, stdout=_STDERR, env=environment, preexec_fn=end_with_parent) as process:  # noqa: PLW1509
-        try:
-            return process.wait()
-        except BaseException:
-            process.send_signal(signal.SIGINT)
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            raise
+    return run_watched(command, watch_variables)
 
 
 def _memory_kills() -> int:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from trainyard import scaled_steps
 from trainyard.job import Job
 from trainyard.train.step.precision import compute_dtype
 
@@ -55,6 +56,7 @@ class LossScaling:
         scale."""
         if not self.scales_loss:
             return True
+        scaled_steps.notify(scaled_steps.ScaledStep(self.scale, self.factor, is_skipped=not is_finite))
         self.finite_steps = self.finite_steps + 1 if is_finite else 0
         if not is_finite:
             self.scale = max(self.scale / 2, MINIMUM)

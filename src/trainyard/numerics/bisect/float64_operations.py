@@ -1,0 +1,84 @@
+"""Compute single operations of a training in float64, and round their results to the script's formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from trainyard.numerics.record.float64_mode import is_random, widened
+from trainyard.numerics.record.module_paths import tensors_in
+
+
+class Float64Operations(TorchDispatchMode):
+    """Context in which chosen operations of eager code compute in float64 from the values of their arguments. Results
+    have the dtypes and strides of the script. Operations without a float64 kernel, views and random numbers are left
+    as they are."""
+
+    def __init__(self, is_swapped: Callable[[str], bool]) -> None:
+        """`is_swapped`: whether an operation, such as `aten.mm`, that is about to run is computed in float64."""
+        super().__init__()
+        self._is_swapped = is_swapped
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not _can_swap(func, args, kwargs) or not self._is_swapped(
+            f"{func.namespace}.{func.overloadpacket.__name__}"
+        ):
+            return func(*args, **kwargs)
+        wide_args, wide_kwargs = _widened_copies(list(args), dict(kwargs))
+        try:
+            wide = func(*wide_args, **wide_kwargs)
+        except (NotImplementedError, RuntimeError):
+            return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        for narrow, value in zip(tensors_in(result), tensors_in(wide)):
+            _round_into(narrow, value)
+        written = zip(func._schema.arguments, args, wide_args)
+        for argument, given, value in written:
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for narrow, of_wide in zip(tensors_in(given), tensors_in(value)):
+                    _round_into(narrow, of_wide)
+        return result
+
+
+def _can_swap(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether an operation rounds: results that alias an argument without writing it are views."""
+    if func.namespace != "aten" or func.is_view or is_random(func):
+        return False
+    if any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns):
+        return False
+    return any(each.is_floating_point() or each.is_complex() for each in tensors_in((args, kwargs)))
+
+
+def _widened_copies(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments with floating-point tensors in float64, which the operation may write without changing the
+    originals; a tensor that is passed twice has one copy. Formats of floating-point numbers become float64."""
+    copies: dict[int, Tensor] = {}
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return widened(value)
+        if id(value) not in copies:
+            wide = widened(value)
+            copies[id(value)] = wide.clone() if wide is value else wide
+        return copies[id(value)]
+
+    return tree_map(copy, args), tree_map(copy, kwargs)
+
+
+def _round_into(narrow: Tensor, wide: Tensor) -> None:
+    """Replaces the values of a result by those in float64."""
+    if (narrow.is_floating_point() or narrow.is_complex()) and narrow.shape == wide.shape and narrow is not wide:
+        with torch.no_grad():
+            narrow.copy_(wide)
