@@ -18,7 +18,7 @@ from trainyard.numerics.record.record_command import JITTER_ULP, variant_names
 from trainyard.numerics.record_files import FORMAT, RecordWriter
 from trainyard.numerics.tensor_record import RecordHeader, TensorRecord
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(900)]
 pytest.importorskip("torch")
 pytest.importorskip("transformers", reason="transformers is not installed")
 

@@ -10,6 +10,7 @@ import pytest
 from trainyard.numerics.compare.align_tensors import TensorPair
 from trainyard.numerics.compare.judge_tensors import OTHER_CHOICE, Judgements, RunsOfA, judge_tensors
 from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.compare.run_columns import run_columns
 from trainyard.numerics.tensor_record import BUCKETS, TensorRecord
 
 Values = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -52,8 +53,9 @@ def judged(scores_of_b: Values, chosen_of_b: Values) -> Judgements:
     runs = [run(SCORES * (1 + 1e-7 * rng.normal(size=BUCKETS)), CHOSEN, lambda values: values) for _ in range(5)]
     a, *replicas = runs
     b = run(scores_of_b, chosen_of_b, lambda values: np.roll(values, 1))
-    pairs = [TensorPair(key, key) for key in a]
-    return judge_tensors(pairs, RunsOfA(a, replicas, run(SCORES, CHOSEN, lambda values: values)), b)
+    keys, reference = list(a), run(SCORES, CHOSEN, lambda values: values)
+    columns = [run_columns(keys, a, other) for other in (reference, *replicas)]
+    return judge_tensors([TensorPair(key, key) for key in keys], RunsOfA(a, columns[1:], columns[0]), b)
 
 
 def test_tensors_after_a_choice_that_rounding_changes_are_undetectable() -> None:
