@@ -13,7 +13,7 @@ from trainyard.numerics.compare.comparison_result import Divergence, Kind, OneSi
 from trainyard.numerics.compare.data_flow import DataFlow
 from trainyard.numerics.compare.exact_checks import ExactFinding, random_state_differs
 from trainyard.numerics.compare.judge_tensors import Judgements, finite_or_none
-from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.compare.logical_tensors import LogicalKey, is_initial_weight
 from trainyard.numerics.compare.random_values import are_other_draws, certainly_draws, describe_draws, drawn_from
 from trainyard.numerics.tensor_record import TensorRecord
 
@@ -125,7 +125,10 @@ class DivergenceFinder:
         if not (certainly_draws(drawn_a) or certainly_draws(drawn_b)):
             return ""
         record_a, record_b = self.a[drawn_a], self.b[drawn_b]
-        if self._pairs.get(drawn_a) == (drawn_a, drawn_b) and not are_other_draws(record_a, record_b):
+        are_paired = self._pairs.get(drawn_a) == (drawn_a, drawn_b)
+        if are_paired and not are_other_draws(record_a, record_b):
+            return ""
+        if not are_paired and (is_initial_weight(drawn_a.tensor) or is_initial_weight(drawn_b.tensor)):
             return ""
         return describe_draws(record_a, record_b)
 

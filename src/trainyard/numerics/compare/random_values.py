@@ -15,7 +15,7 @@ import numpy as np
 
 from trainyard.numerics.compare.align_tensors import Tensors
 from trainyard.numerics.compare.data_flow import DataFlow
-from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.compare.logical_tensors import LogicalKey, is_initial_weight
 from trainyard.numerics.tensor_record import TensorRecord
 
 _DRAWING = frozenset(
@@ -49,17 +49,18 @@ _LINEAR = 0.999
 
 def drawn_from(records: Tensors, key: LogicalKey, correct: Collection[LogicalKey]) -> LogicalKey | None:
     """The nearest tensor with random numbers that are not `correct` among `key` and those from which it was computed;
-    None if there is none. One of an operation that may draw is returned only if no other is found."""
+    None if there is none. Initial weights count as random; the result of an operation that may draw is returned only if
+    there is no other."""
     flow = DataFlow(records, records[key].step)
     sources = [source for source in (key, *flow.sources(key, correct)) if source not in correct]
-    drawn = (source for source in sources if source.tensor.operation in _DRAWING and not _has_mask(source, correct))
+    drawn = (source for source in sources if certainly_draws(source) and not _has_mask(source, correct))
     may_draw = (source for source in sources if source.tensor.operation in _MAY_DRAW)
     return next(drawn, next(may_draw, None))
 
 
 def certainly_draws(key: LogicalKey) -> bool:
-    """Whether a tensor is the result of an operation that always draws random numbers."""
-    return key.tensor.operation in _DRAWING
+    """Whether a tensor is an initial weight, or the result of an operation that always draws random numbers."""
+    return key.tensor.operation in _DRAWING or is_initial_weight(key.tensor)
 
 
 def _has_mask(key: LogicalKey, correct: Collection[LogicalKey]) -> bool:
@@ -90,5 +91,10 @@ def _is_linear(a: TensorRecord, b: TensorRecord) -> bool:
 
 def describe_draws(a: TensorRecord, b: TensorRecord) -> str:
     """The random operations of both sides with their lines of code: `aten.bernoulli_ (train.py:12) in A and ...`."""
-    of_a, of_b = (f"{each.operation} ({each.location})" if each.location else each.operation for each in (a, b))
+    of_a, of_b = map(_describe, (a, b))
     return of_a if of_a == of_b else f"{of_a} in A and {of_b} in B"
+
+
+def _describe(record: TensorRecord) -> str:
+    name = record.operation or f"the initial values of {record.module}.{record.name}"
+    return f"{name} ({record.location})" if record.location else name
