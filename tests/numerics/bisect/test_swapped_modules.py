@@ -90,7 +90,7 @@ def test_operations_of_kept_modules_are_left_as_they_are() -> None:
         (Swap(kind="float64", operations=(("Sequential.1", "aten.tanh"),)), everything),
     ):
         swapped.clear()
-        with ModulePaths(lambda *_: None) as paths:
+        with ModulePaths(lambda *_: None, lambda *_: None) as paths:
             context = swapped_modules(swap, paths)
             original = context._is_swapped
 
@@ -152,7 +152,7 @@ def test_only_kept_modules_are_compiled(way: str, kept: tuple[str, ...], compile
     network = Network()
     x = torch.randn(2, 4)
     expected = network(x)
-    paths = ModulePaths(lambda *_: None)
+    paths = ModulePaths(lambda *_: None, lambda *_: None)
     with CompiledModules(Swap(kind="eager", modules=kept), paths), paths:
         model: Any = network
         if way == "whole":
@@ -179,7 +179,10 @@ def test_compiled_functions_are_code_outside_of_modules() -> None:
     for kept, count in (((), 0), (("",), 1)):
         torch._dynamo.reset()
         graphs.clear()
-        with ModulePaths(lambda *_: None) as paths, CompiledModules(Swap(kind="eager", modules=kept), paths):
+        with (
+            ModulePaths(lambda *_: None, lambda *_: None) as paths,
+            CompiledModules(Swap(kind="eager", modules=kept), paths),
+        ):
 
             @torch.compile(backend=backend)
             def double(x: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 
 Generators of other devices, and kernels that draw in another order, give other numbers of the same distribution for the
 same seed: initial weights and dropout masks of a CPU and an accelerator differ. Two results of the same operation are
-other draws if their means and norms are those of one distribution, and if the one is not a linear function of the
-other, as it would be for the same numbers with another standard deviation.
+other draws if their means and norms are those of one distribution, and if the one is neither a linear function of the
+other, as it would be for the same numbers with another standard deviation, nor correlated with it, as if a part of the
+numbers was changed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from trainyard.numerics.compare.align_tensors import Tensors
 from trainyard.numerics.compare.data_flow import DataFlow
 from trainyard.numerics.compare.logical_tensors import LogicalKey, is_initial_weight
-from trainyard.numerics.tensor_record import TensorRecord
+from trainyard.numerics.tensor_record import BUCKETS, TensorRecord
 
 _DRAWING = frozenset(
     f"aten.{name}"
@@ -70,7 +71,7 @@ def _has_mask(key: LogicalKey, correct: Collection[LogicalKey]) -> bool:
 
 def are_other_draws(a: TensorRecord, b: TensorRecord) -> bool:
     """Whether two results of a random operation may be draws of one distribution, and not the same numbers scaled."""
-    return _is_same_distribution(a, b) and not _is_linear(a, b)
+    return _is_same_distribution(a, b) and not _is_linear(a, b) and not _is_correlated(a, b)
 
 
 def _is_same_distribution(a: TensorRecord, b: TensorRecord) -> bool:
@@ -87,6 +88,17 @@ def _is_linear(a: TensorRecord, b: TensorRecord) -> bool:
     if len(first) != len(second) or len(first) < _LEAST_SAMPLES or not (np.ptp(first) and np.ptp(second)):
         return False
     return bool(abs(np.corrcoef(first, second)[0, 1]) >= _LINEAR)
+
+
+def _is_correlated(a: TensorRecord, b: TensorRecord) -> bool:
+    """Whether the cosine of the sketches, that of the tensors, exceeds that of independent numbers with these means."""
+    first, second = (np.frombuffer(record.sketch, "<f8") for record in (a, b))
+    elements = max(1, prod(a.shape))
+    if len(first) != len(second) or not len(first) or not (first.any() and second.any()):
+        return False
+    cosine = float(first @ second / (np.linalg.norm(first) * np.linalg.norm(second)))
+    of_means = abs(a.mean * b.mean) * elements / (a.norm * b.norm) if a.norm and b.norm else 0.0
+    return abs(cosine) >= min(_LINEAR, of_means + _DEVIATIONS / sqrt(min(BUCKETS, elements)))
 
 
 def describe_draws(a: TensorRecord, b: TensorRecord) -> str:

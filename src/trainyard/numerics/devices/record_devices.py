@@ -52,21 +52,18 @@ def record_devices(
 def _record(
     device: str, command: DeviceCommand, folder: Path, options: RecordOptions, say: Callable[[str], object]
 ) -> None:
-    """Records a device into its folder, which appears when the record is complete."""
+    """Records a device into its folder, which appears when the record is complete. An interrupted record continues."""
     partial = folder / f".{folder_name(device)}.partial"
-    shutil.rmtree(partial, ignore_errors=True)
-    try:
-        with environment_variables(command.variables):
-            record_command(command.words, partial, options, say)
-        recorded = read_header(partial, "plain").device
-        if (device == "cpu" and recorded != "cpu") or (is_accelerator(device) and recorded == "cpu"):
-            raise BadInput(
-                f"the command for {device} computed on {recorded}: {shlex.join(redact_command(command.words))}.",
-                "Check which option of the command chooses the device.",
-            )
-        partial.rename(folder / folder_name(device))
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with environment_variables(command.variables):
+        record_command(command.words, partial, options, say)
+    recorded = read_header(partial, "plain").device
+    if (device == "cpu" and recorded != "cpu") or (is_accelerator(device) and recorded == "cpu"):
+        shutil.rmtree(partial)
+        raise BadInput(
+            f"the command for {device} computed on {recorded}: {shlex.join(redact_command(command.words))}.",
+            "Check which option of the command chooses the device.",
+        )
+    partial.rename(folder / folder_name(device))
 
 
 def _check_kept(folder: Path, command: DeviceCommand, options: RecordOptions) -> None:
