@@ -632,6 +632,32 @@ def test_late_nodes_are_waited_for_and_then_join() -> None:
     assert end(running(job_world)) == 0
 
 
+def test_job_grows_only_after_all_ranks_were_reported() -> None:
+    job_world = world(ranks=8, nodes=4, here=2, sizes=(4, 3, 2, 1), gather_s=0)
+    job_world.until(lambda: job_world.plan.do == "run")
+    job_world.silent.add(1)
+    job_world.lives[2] = "2a"
+    job_world.turn(8)
+    assert job_world.plans == ["run"]
+    job_world.silent.clear()
+    job_world.until(lambda: job_world.plan.generation == 1)
+    assert [member.node for member in job_world.plan.members] == [0, 1, 2]
+    assert end(running(job_world)) == 0
+
+
+def test_job_that_grows_while_a_rank_starts_continues() -> None:
+    """It is not a request to the job to leave."""
+    job_world = running(world(ranks=8, nodes=4, here=2, sizes=(4, 3, 2, 1), gather_s=0))
+    job_world.lives[2] = "2a"
+    job_world.until(lambda: job_world.plan.do == "leave")
+    job_world.change(2, begun=-1)
+    job_world.until(lambda: job_world.plan.generation == 1)
+    assert job_world.plans == ["run", "leave", "stop", "run"]
+    assert job_world.supervision.result is None
+    assert job_world.faults == []
+    assert end(running(job_world)) == 0
+
+
 def test_too_few_nodes_end_the_job() -> None:
     job_world = world(ranks=4, nodes=2, here=1, gather_s=5)
     job_world.until(lambda: job_world.supervision.result is not None)

@@ -188,7 +188,10 @@ class Supervision:
             return
         if any(rank.begun < 0 for rank in ranks):
             # Starting may take long, and no step has ended yet, since a step takes all ranks.
-            self._end(now, LEFT, self._preempted(now))
+            if self._asked == "grow":
+                self._stop_ranks(now)
+            else:
+                self._end(now, LEFT, self._preempted(now))
         else:
             self._publish("leave", before=max((rank.begun + (not rank.held) for rank in ranks), default=0))
 
@@ -247,8 +250,9 @@ class Supervision:
 
     def _can_grow(self, now: Now, ranks: list[RankReport]) -> bool:
         """Whether the job can run on more nodes, and every rank has trained since its start and still does."""
-        is_steady = ranks and all(rank.phase == "stepping" and rank.exit_code is None and rank.done for rank in ranks)
-        return bool(is_steady and self.spec.size(len(self.reports.live(now))) > len(self.plan.members))
+        is_steady = all(rank.phase == "stepping" and rank.exit_code is None and rank.done for rank in ranks)
+        is_steady = is_steady and self._all_reported(ranks)
+        return is_steady and self.spec.size(len(self.reports.live(now))) > len(self.plan.members)
 
     def _ask_to_leave(self) -> None:
         self._publish("leave", before=-1)
