@@ -10,6 +10,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,8 @@ from trainyard.numerics.tensor_record import Level
 
 _FILE, _LOCK = "record.json", "lock"
 _MOST_BYTES = 1 << 24
+_LOCK_WAIT_S = 3.0
+"""Time that the processes of a recorder that was killed have to end."""
 _SCRIPTS = (".py", ".sh", ".toml", ".yaml", ".yml")
 """Suffixes of files in a command that a training reads; it may write others."""
 
@@ -155,20 +158,31 @@ def write_state(folder: Path, state: RecordState) -> None:
 @contextmanager
 def lock_record(folder: Path) -> Iterator[int]:
     """Makes the folder of a record if it is missing, and locks it. Yields the file descriptor of the lock: the lock
-    lasts until all processes that inherit it have ended. Raises `RunInUse`, `PlaceUnwritable`."""
+    lasts until all processes that inherit it have ended. Raises `RunInUse` if they have not after `_LOCK_WAIT_S`, and
+    `PlaceUnwritable`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / _LOCK).open("ab")
     except OSError as error:
         raise _unwritable(folder, error) from error
     with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RunInUse(
-                f"a command is still being recorded into {folder}.", "Wait for it to end, or end it first."
-            ) from error
+        deadline = time.monotonic() + _LOCK_WAIT_S
+        while not _try_lock(lock.fileno()):
+            if time.monotonic() >= deadline:
+                raise RunInUse(
+                    f"a command is still being recorded into {folder}.", "Wait for it to end, or end it first."
+                )
+            time.sleep(0.05)
         yield lock.fileno()
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Locks a file if no other process has it locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _unwritable(folder: Path, error: OSError) -> PlaceUnwritable:
