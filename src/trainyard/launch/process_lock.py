@@ -21,8 +21,9 @@ _POLL_S = 0.02
 
 
 @contextmanager
-def lock_for_processes(folder: Path, wait_s: float = _WAIT_S) -> Iterator[int]:
-    """Lock the file in `folder`; yield its descriptor, for `pass_fds` of a child process.
+def lock_for_processes(folder: Path, wait_s: float = _WAIT_S, hint: str = "") -> Iterator[int]:
+    """Lock the file in `folder`; yield its descriptor, for `pass_fds` of a child process. `hint`: the next step if the
+    folder is in use; empty for the folder of a run.
 
     The lock ends when this context has ended and all processes that inherited the descriptor have. Waits up to `wait_s`
     seconds for the processes of an earlier attempt; then raises `RunInUse`.
@@ -36,8 +37,8 @@ def lock_for_processes(folder: Path, wait_s: float = _WAIT_S) -> Iterator[int]:
             except BlockingIOError as error:
                 if time.monotonic() >= deadline_s:
                     raise RunInUse(
-                        f"processes of an earlier attempt of run {folder.name} have not ended for {wait_s:g} s.",
-                        f"Their process ids are in {folder / 'logs'}/*.pid: end them first.",
+                        f"processes of an earlier attempt in {folder} have not ended for {wait_s:g} s.",
+                        hint or f"Their process ids are in {folder / 'logs'}/*.pid: end them first.",
                     ) from error
             time.sleep(_POLL_S)
         yield file.fileno()  # closing the file does not unlock it for those that inherited it

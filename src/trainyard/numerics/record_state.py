@@ -5,30 +5,31 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shlex
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from trainyard.errors import BadFile, BadInput, PlaceUnwritable, RunInUse
+from trainyard.errors import BadFile, BadInput, PlaceUnwritable
 from trainyard.formats.atomic import write_durable
+from trainyard.launch.process_lock import FILE as LOCK_FILE
+from trainyard.launch.process_lock import lock_for_processes
 from trainyard.numerics.bisect.swap import Swap
 from trainyard.numerics.record_files import FORMAT, rank_files, recorded_variants, variants
 from trainyard.numerics.tensor_record import Level
 
-_FILE, _LOCK = "record.json", "lock"
+_FILE = "record.json"
 _MOST_BYTES = 1 << 24
 _LOCK_WAIT_S = 3.0
 """Time that the processes of a recorder that was killed have to end."""
+_IN_USE = "A command is still being recorded into it: wait for it to end, or end it first."
 _SCRIPTS = (".py", ".sh", ".toml", ".yaml", ".yml")
 """Suffixes of files in a command that a training reads; it may write others."""
 
@@ -131,7 +132,7 @@ def begin_record(folder: Path, origin: RecordOrigin, replicas: int) -> RecordSta
     state = read_state(folder)
     recorded = recorded_variants(folder)
     if state is None:
-        others = sorted(path.name for path in folder.iterdir() if path.name != _LOCK)
+        others = sorted(path.name for path in folder.iterdir() if path.name != LOCK_FILE)
         if others:
             raise BadInput(
                 f"{folder} is not empty (it has {others[0]}), and is not a record that can be continued.",
@@ -158,31 +159,15 @@ def write_state(folder: Path, state: RecordState) -> None:
 @contextmanager
 def lock_record(folder: Path) -> Iterator[int]:
     """Makes the folder of a record if it is missing, and locks it. Yields the file descriptor of the lock: the lock
-    lasts until all processes that inherit it have ended. Raises `RunInUse` if they have not after `_LOCK_WAIT_S`, and
+    lasts until all processes that inherit it have ended. Raises `RunInUse` if they have not after 3 seconds, and
     `PlaceUnwritable`."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / _LOCK).open("ab")
-    except OSError as error:
-        raise _unwritable(folder, error) from error
-    with lock:
-        deadline = time.monotonic() + _LOCK_WAIT_S
-        while not _try_lock(lock.fileno()):
-            if time.monotonic() >= deadline:
-                raise RunInUse(
-                    f"a command is still being recorded into {folder}.", "Wait for it to end, or end it first."
-                )
-            time.sleep(0.05)
-        yield lock.fileno()
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Locks a file if no other process has it locked."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(lock_for_processes(folder, _LOCK_WAIT_S, _IN_USE))
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        yield lock
 
 
 def _unwritable(folder: Path, error: OSError) -> PlaceUnwritable:

@@ -16,6 +16,7 @@ from trainyard.numerics.bisect.compiled_modules import CompiledModules  # noqa: 
 from trainyard.numerics.bisect.float64_operations import Float64Operations  # noqa: E402
 from trainyard.numerics.bisect.swap import Swap  # noqa: E402
 from trainyard.numerics.bisect.swapped_modules import swapped_modules  # noqa: E402
+from trainyard.numerics.record.float64_mode import Float64  # noqa: E402
 from trainyard.numerics.record.module_paths import ModulePaths  # noqa: E402
 
 OPERATIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
@@ -42,7 +43,7 @@ def test_results_are_those_in_float64_rounded(name: str, dtype: torch.dtype) -> 
     wide_x, wide_y, given_x, given_y = x.double().clone(), y.double().clone(), x.clone(), y.clone()
     operation = OPERATIONS[name]
     plain = operation(x.clone(), y.clone())
-    with Float64Operations(lambda _: True):
+    with Float64Operations(lambda _: True, set()):
         result = operation(given_x, given_y)
     expected = operation(wide_x, wide_y) if name != "format" else (wide_x @ wide_y).bfloat16()
     if name.endswith("in place"):
@@ -60,7 +61,7 @@ def test_gradients_are_those_of_the_program() -> None:
     network(x).sum().backward()
     plain = [parameter.grad for parameter in network.parameters()]
     network.zero_grad()
-    with Float64Operations(lambda _: True):
+    with Float64Operations(lambda _: True, set()):
         network(x).sum().backward()
     for parameter, gradient in zip(network.parameters(), plain):
         assert parameter.grad is not None
@@ -68,12 +69,44 @@ def test_gradients_are_those_of_the_program() -> None:
         torch.testing.assert_close(parameter.grad, gradient)
 
 
+@pytest.mark.parametrize("mode", ["chosen operations", "all operations"])
+@pytest.mark.parametrize("error", [NotImplementedError, RuntimeError, torch.OutOfMemoryError])
+def test_operations_without_a_float64_kernel_are_named(mode: str, error: type[Exception]) -> None:
+    """Another error than that of a missing kernel ends the program."""
+
+    def silu(x: Tensor) -> Tensor:
+        if x.dtype == torch.float64:
+            raise error("no kernel")
+        return x.exp()
+
+    narrow: set[str] = set()
+    all_operations = Float64()
+    context = all_operations if mode == "all operations" else Float64Operations(lambda _: True, narrow)
+    with torch.library._scoped_library("aten", "IMPL") as library:
+        library.impl("silu", silu, "CPU")
+        x = torch.ones(3)
+        if error is torch.OutOfMemoryError:
+            with context, pytest.raises(torch.OutOfMemoryError):
+                torch.nn.functional.silu(x)
+            return
+        with context:
+            result = torch.nn.functional.silu(x)
+    torch.testing.assert_close(result.float(), x.exp())
+    assert (all_operations.narrow if mode == "all operations" else narrow) == {"aten.silu.default"}
+
+
 def test_random_numbers_are_those_of_the_program() -> None:
     torch.manual_seed(0)
-    plain = torch.randn(4), torch.nn.functional.dropout(torch.ones(64)), torch.empty(3).uniform_()
+
+    def draw() -> list[Tensor]:
+        rates = torch.full((8,), 5.0)
+        numbers = [torch.randn(4), torch.nn.functional.dropout(torch.ones(64)), torch.empty(3).uniform_()]
+        return [*numbers, torch.poisson(rates), torch._standard_gamma(rates), torch.randn(4)]
+
+    plain = draw()
     torch.manual_seed(0)
-    with Float64Operations(lambda _: True):
-        swapped = torch.randn(4), torch.nn.functional.dropout(torch.ones(64)), torch.empty(3).uniform_()
+    with Float64Operations(lambda _: True, set()):
+        swapped = draw()
     assert all(torch.equal(a, b) for a, b in zip(plain, swapped))
 
 
@@ -89,7 +122,7 @@ def test_operations_of_kept_modules_are_left_as_they_are() -> None:
     ):
         swapped.clear()
         with ModulePaths(lambda *_: None, lambda *_: None) as paths:
-            context = swapped_modules(swap, paths)
+            context = swapped_modules(swap, paths, set())
             original = context._is_swapped
 
             def is_swapped(operation: str, original: Any = original, paths: Any = paths) -> bool:

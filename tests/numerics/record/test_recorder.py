@@ -20,6 +20,7 @@ pytestmark = pytest.mark.torch
 from tests.numerics.record.small_training import Classifier, train  # noqa: E402
 from trainyard.numerics.record.float64_mode import Float64  # noqa: E402
 from trainyard.numerics.record.recorder import Recorder  # noqa: E402
+from trainyard.numerics.record.tensor_writers import TensorWriters  # noqa: E402
 from trainyard.numerics.record.user_location import _shown_name  # noqa: E402
 from trainyard.numerics.ulp_jitter import UlpJitter  # noqa: E402
 
@@ -411,3 +412,12 @@ def test_weights_of_a_job_are_drawn_as_in_its_format():
     for a, b in zip(expected, wide, strict=True):
         assert b.dtype == torch.float64
         assert float((b - a).detach().norm()) <= 1e-6 * float(a.detach().norm())
+
+
+def test_tensors_whose_memory_cannot_be_read_have_no_writers():
+    dense = torch.eye(3)
+    unreadable = [dense.to_sparse(), dense.to_sparse_csr(), dense.to_mkldnn(), torch.empty(2, device="meta")]
+    writers = TensorWriters()
+    for number, tensor in enumerate([dense, *unreadable]):
+        writers.write(tensor, (number,))
+    assert [writers.of([tensor]) for tensor in (dense, *unreadable)] == [(0,), (), (), (), ()]

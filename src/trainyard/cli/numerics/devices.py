@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainyard.cli.numerics.recording_options import level_option, steps_option
+
 if TYPE_CHECKING:
     from trainyard.numerics.tensor_record import Level
 
@@ -33,14 +35,8 @@ if TYPE_CHECKING:
     show_default=True,
     help="Jittered runs of the first device, which show the effect of rounding.",
 )
-@click.option("--steps", metavar="A-B", default="0-2", show_default=True, help="Training steps to record, from 0.")
-@click.option(
-    "--level",
-    type=click.Choice(["operations", "modules", "steps"]),
-    default="operations",
-    show_default=True,
-    help="Operations and modules; modules only; or gradients, weights and optimizer state only.",
-)
+@steps_option
+@level_option
 @click.option("--page", type=click.Path(path_type=Path), help="Also write an HTML page of each comparison.")
 @click.option("--full", is_flag=True, help="Print every module, step and note.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparisons as JSON.")

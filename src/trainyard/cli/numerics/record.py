@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from trainyard.cli.numerics.recording_options import level_option, steps_option
+
 if TYPE_CHECKING:
     from trainyard.numerics.tensor_record import Level
 
@@ -21,17 +23,11 @@ if TYPE_CHECKING:
     show_default=True,
     help="Jittered runs, which show the effect of rounding; 0: no float64 reference either.",
 )
-@click.option("--steps", metavar="A-B", default="0-2", show_default=True, help="Training steps to record, from 0.")
+@steps_option
 @click.option(
     "--every", type=click.IntRange(min=1), default=1, show_default=True, help="Record every Nth of the steps."
 )
-@click.option(
-    "--level",
-    type=click.Choice(["operations", "modules", "steps"]),
-    default="operations",
-    show_default=True,
-    help="Operations and modules; modules only; or gradients, weights and optimizer state only.",
-)
+@level_option
 @click.option(
     "--max-elements",
     type=click.IntRange(min=0),

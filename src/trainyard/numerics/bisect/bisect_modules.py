@@ -9,7 +9,7 @@ from trainyard.errors import NotEnoughEvidence
 from trainyard.numerics.bisect.bisection_result import NumericsBisection
 from trainyard.numerics.bisect.configuration import Change
 from trainyard.numerics.bisect.delta_debugging import Outcome, minimise
-from trainyard.numerics.bisect.module_tree import ModuleTree, narrow
+from trainyard.numerics.bisect.module_tree import ModuleTree, smallest_parts
 from trainyard.numerics.bisect.swap import Swap, SwapKind
 from trainyard.numerics.bisect.trials import Trials
 from trainyard.numerics.compare.logical_tensors import LogicalKey
@@ -18,7 +18,7 @@ from trainyard.numerics.record.record_command import record_command
 from trainyard.numerics.record_files import variants
 from trainyard.numerics.record_state import RecordOptions
 
-OUTSIDE_NAME = "code outside of modules"
+_OUTSIDE_NAME = "code outside of modules"
 _SWAPPED = {"eager": "compiled", "float64": "computed in the formats of the script"}
 
 
@@ -59,7 +59,7 @@ def bisect_modules(
     def test(paths: Sequence[str]) -> Outcome:
         return trials.outcome(parts.modules(paths))
 
-    causes = tuple(parts.modules(narrow(parts.tree, test)))
+    causes = tuple(parts.modules(smallest_parts(parts.tree, test)))
     if kind == "float64" and len(causes) == 1:
         operations = parts.operations(causes[0])
         if operations and trials.outcome(operations) == "different":
@@ -85,10 +85,10 @@ class _Parts:
         self._kind: SwapKind = kind
         paths = list(self.tree.children)
         self._module = {
-            path: Change(number=number, kind="module", name=path or OUTSIDE_NAME) for number, path in enumerate(paths)
+            path: Change(number=number, kind="module", name=path or _OUTSIDE_NAME) for number, path in enumerate(paths)
         }
         self._operation = {
-            (module, name): Change(number=number, kind="operation", name=f"{name} of {module or OUTSIDE_NAME}")
+            (module, name): Change(number=number, kind="operation", name=f"{name} of {module or _OUTSIDE_NAME}")
             for number, (module, name) in enumerate(operations, len(paths))
         }
         self._path_of = {change: path for path, change in self._module.items()}

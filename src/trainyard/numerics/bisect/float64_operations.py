@@ -10,8 +10,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from trainyard.numerics.record.float64_mode import is_random, widened
+from trainyard.numerics.record.float64_mode import copy_back, widened
 from trainyard.numerics.record.module_paths import tensors_in
+from trainyard.numerics.record.operation_name import operation_name
+from trainyard.numerics.record.tensor_writers import tensors_among
 
 
 class Float64Operations(TorchDispatchMode):
@@ -19,10 +21,11 @@ class Float64Operations(TorchDispatchMode):
     have the dtypes and strides of the script. Operations without a float64 kernel, views and random numbers are left
     as they are."""
 
-    def __init__(self, is_swapped: Callable[[str], bool]) -> None:
-        """`is_swapped`: whether an operation, such as `aten.mm`, that is about to run is computed in float64."""
+    def __init__(self, is_swapped: Callable[[str], bool], narrow: set[str]) -> None:
+        """`is_swapped`: whether an operation, such as `aten.mm`, that is about to run is computed in float64. `narrow`:
+        operations that have no float64 kernel are added to it."""
         super().__init__()
-        self._is_swapped = is_swapped
+        self._is_swapped, self._narrow = is_swapped, narrow
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -32,33 +35,31 @@ class Float64Operations(TorchDispatchMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if not _can_swap(func, args, kwargs) or not self._is_swapped(
-            f"{func.namespace}.{func.overloadpacket.__name__}"
-        ):
+        if not _can_swap(func, args, kwargs) or not self._is_swapped(operation_name(func)):
             return func(*args, **kwargs)
         wide_args, wide_kwargs = _widened_copies(list(args), dict(kwargs))
         try:
             wide = func(*wide_args, **wide_kwargs)
-        except (NotImplementedError, RuntimeError):
-            return func(*args, **kwargs)
+        except torch.OutOfMemoryError:
+            raise
+        except (NotImplementedError, RuntimeError):  # torch raises either if a kernel does not take the format
+            result = func(*args, **kwargs)  # if this fails too, the script has caused the error
+            self._narrow.add(str(func))
+            return result
         result = func(*args, **kwargs)
-        for narrow, value in zip(tensors_in(result), tensors_in(wide)):
-            _round_into(narrow, value)
-        written = zip(func._schema.arguments, args, wide_args)
-        for argument, given, value in written:
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for narrow, of_wide in zip(tensors_in(given), tensors_in(value)):
-                    _round_into(narrow, of_wide)
+        for rounded, value in zip(tensors_in(result), tensors_in(wide)):
+            _round_into(rounded, value)
+        copy_back(func, args, wide_args)
         return result
 
 
 def _can_swap(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether an operation rounds: results that alias an argument without writing it are views."""
-    if func.namespace != "aten" or func.is_view or is_random(func):
+    if func.namespace != "aten" or func.is_view or torch.Tag.nondeterministic_seeded in func.tags:
         return False
     if any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns):
         return False
-    return any(each.is_floating_point() or each.is_complex() for each in tensors_in((args, kwargs)))
+    return any(each.is_floating_point() or each.is_complex() for each in tensors_among(args, kwargs))
 
 
 def _widened_copies(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -77,8 +78,7 @@ def _widened_copies(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any],
     return tree_map(copy, args), tree_map(copy, kwargs)
 
 
-def _round_into(narrow: Tensor, wide: Tensor) -> None:
-    """Replaces the values of a result by those in float64."""
-    if (narrow.is_floating_point() or narrow.is_complex()) and narrow.shape == wide.shape and narrow is not wide:
-        with torch.no_grad():
-            narrow.copy_(wide)
+def _round_into(result: Tensor, wide: Tensor) -> None:
+    """Replaces the values of a result by those in float64. Integers, such as positions, are those of the script."""
+    if (result.is_floating_point() or result.is_complex()) and result.shape == wide.shape:
+        result.copy_(wide)

@@ -32,7 +32,7 @@ class ModuleTree:
         self.children[parent].append(path)
 
 
-def narrow(tree: ModuleTree, test: Callable[[Sequence[str]], Outcome]) -> list[str]:
+def smallest_parts(tree: ModuleTree, test: Callable[[Sequence[str]], Outcome]) -> list[str]:
     """The paths of the smallest parts of the tree that have the outcome "different".
 
     `test`: the outcome if modules, with their submodules, are as they are and all others are swapped; that of all must

@@ -12,11 +12,11 @@ from trainyard.numerics.bisect.swap import Swap
 from trainyard.numerics.record.module_paths import ModulePaths
 
 
-def swapped_modules(swap: Swap, paths: ModulePaths) -> AbstractContextManager[Any]:
-    """The context for a kind of swap. `paths`: names the modules of the training."""
+def swapped_modules(swap: Swap, paths: ModulePaths, narrow: set[str]) -> AbstractContextManager[Any]:
+    """The context for a kind of swap. `paths`: names the modules of the training. `narrow`: see `Float64Operations`."""
     if swap.kind == "eager":
         return CompiledModules(swap, paths)
-    return Float64Operations(partial(_is_swapped, swap, paths))
+    return Float64Operations(partial(_is_swapped, swap, paths), narrow)
 
 
 def _is_swapped(swap: Swap, paths: ModulePaths, operation: str) -> bool:

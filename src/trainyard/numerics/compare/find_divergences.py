@@ -14,7 +14,7 @@ from trainyard.numerics.compare.data_flow import DataFlow
 from trainyard.numerics.compare.exact_checks import ExactFinding, random_state_differs
 from trainyard.numerics.compare.judge_tensors import Judgements, finite_or_none
 from trainyard.numerics.compare.logical_tensors import LogicalKey, is_initial_weight
-from trainyard.numerics.compare.random_values import are_other_draws, certainly_draws, describe_draws, drawn_from
+from trainyard.numerics.compare.random_values import are_other_draws, describe_draws, drawn_from, has_random_values
 from trainyard.numerics.tensor_record import TensorRecord
 
 _MOST_OPERATIONS = 5
@@ -122,7 +122,7 @@ class DivergenceFinder:
         drawn_b = drawn_from(self.b, pair.b, {other.b for other in correct})
         if drawn_a is None or drawn_b is None:
             return ""
-        if not (certainly_draws(drawn_a) or certainly_draws(drawn_b)):
+        if not (has_random_values(drawn_a) or has_random_values(drawn_b)):
             return ""
         record_a, record_b = self.a[drawn_a], self.b[drawn_b]
         are_paired = self._pairs.get(drawn_a) == (drawn_a, drawn_b)

@@ -2,9 +2,8 @@
 
 Generators of other devices, and kernels that draw in another order, give other numbers of the same distribution for the
 same seed: initial weights and dropout masks of a CPU and an accelerator differ. Two results of the same operation are
-other draws if their means and norms are those of one distribution, and if the one is neither a linear function of the
-other, as it would be for the same numbers with another standard deviation, nor correlated with it, as if a part of the
-numbers was changed.
+other draws if their means and norms are those of one distribution, and if they are not correlated, as they would be for
+the same numbers with another standard deviation, or if a part of the numbers was changed.
 """
 
 from __future__ import annotations
@@ -42,10 +41,8 @@ _DEVIATIONS = 6.0
 """Standard deviations by which the means or the squared norms of two draws of one distribution differ at most."""
 _SQUARES = 5.0
 """Relative variance of the square of an element: 2 for normal numbers, 5 for exponential ones."""
-_LEAST_SAMPLES = 8
-"""Elements from which a linear relation of two tensors is not an accident."""
-_LINEAR = 0.999
-"""Correlation from which one tensor is a linear function of the other."""
+_SCALED = 0.999
+"""Cosine from which two tensors are the same numbers, scaled, whatever their means."""
 
 
 def drawn_from(records: Tensors, key: LogicalKey, correct: Collection[LogicalKey]) -> LogicalKey | None:
@@ -54,12 +51,12 @@ def drawn_from(records: Tensors, key: LogicalKey, correct: Collection[LogicalKey
     there is no other."""
     flow = DataFlow(records, records[key].step)
     sources = [source for source in (key, *flow.sources(key, correct)) if source not in correct]
-    drawn = (source for source in sources if certainly_draws(source) and not _has_mask(source, correct))
+    drawn = (source for source in sources if has_random_values(source) and not _has_mask(source, correct))
     may_draw = (source for source in sources if source.tensor.operation in _MAY_DRAW)
     return next(drawn, next(may_draw, None))
 
 
-def certainly_draws(key: LogicalKey) -> bool:
+def has_random_values(key: LogicalKey) -> bool:
     """Whether a tensor is an initial weight, or the result of an operation that always draws random numbers."""
     return key.tensor.operation in _DRAWING or is_initial_weight(key.tensor)
 
@@ -71,7 +68,7 @@ def _has_mask(key: LogicalKey, correct: Collection[LogicalKey]) -> bool:
 
 def are_other_draws(a: TensorRecord, b: TensorRecord) -> bool:
     """Whether two results of a random operation may be draws of one distribution, and not the same numbers scaled."""
-    return _is_same_distribution(a, b) and not _is_linear(a, b) and not _is_correlated(a, b)
+    return _is_same_distribution(a, b) and not _is_correlated(a, b)
 
 
 def _is_same_distribution(a: TensorRecord, b: TensorRecord) -> bool:
@@ -83,13 +80,6 @@ def _is_same_distribution(a: TensorRecord, b: TensorRecord) -> bool:
     return abs(a.mean - b.mean) <= of_means and abs(squares[0] - squares[1]) <= of_squares
 
 
-def _is_linear(a: TensorRecord, b: TensorRecord) -> bool:
-    first, second = (np.frombuffer(record.sample, "<f8") for record in (a, b))
-    if len(first) != len(second) or len(first) < _LEAST_SAMPLES or not (np.ptp(first) and np.ptp(second)):
-        return False
-    return bool(abs(np.corrcoef(first, second)[0, 1]) >= _LINEAR)
-
-
 def _is_correlated(a: TensorRecord, b: TensorRecord) -> bool:
     """Whether the cosine of the sketches, that of the tensors, exceeds that of independent numbers with these means."""
     first, second = (np.frombuffer(record.sketch, "<f8") for record in (a, b))
@@ -98,7 +88,7 @@ def _is_correlated(a: TensorRecord, b: TensorRecord) -> bool:
         return False
     cosine = float(first @ second / (np.linalg.norm(first) * np.linalg.norm(second)))
     of_means = abs(a.mean * b.mean) * elements / (a.norm * b.norm) if a.norm and b.norm else 0.0
-    return abs(cosine) >= min(_LINEAR, of_means + _DEVIATIONS / sqrt(min(BUCKETS, elements)))
+    return abs(cosine) >= min(_SCALED, of_means + _DEVIATIONS / sqrt(min(BUCKETS, elements)))
 
 
 def describe_draws(a: TensorRecord, b: TensorRecord) -> str:

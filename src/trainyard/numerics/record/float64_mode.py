@@ -75,9 +75,11 @@ class Float64(TorchDispatchMode):
         wide_args, wide_kwargs = tree_map(widened, list(args)), tree_map(widened, kwargs)
         try:
             result = func(*wide_args, **wide_kwargs)
-        except (NotImplementedError, RuntimeError):
+        except torch.OutOfMemoryError:
+            raise
+        except (NotImplementedError, RuntimeError):  # torch raises either if a kernel does not take the format
             return self._compute_narrow(func, args, kwargs)
-        _copy_back(func, args, wide_args)
+        copy_back(func, args, wide_args)
         if self._bits and func._schema.is_mutable:
             self._write_bits(args)
         return tree_map(widened, result)
@@ -106,14 +108,8 @@ class Float64(TorchDispatchMode):
         narrow_args = _narrowed(list(args), self._default)
         result = func(*narrow_args, **_narrowed(kwargs, self._default))
         self.narrow.add(str(func))
-        _copy_back(func, args, narrow_args)
+        copy_back(func, args, narrow_args)
         return tree_map(widened, result)
-
-
-def is_random(func: Any) -> bool:
-    """Whether an operation draws random numbers."""
-    name = func.overloadpacket.__name__
-    return name in _RANDOM or name in _FACTORIES or name == "native_dropout"
 
 
 def widened(value: Any) -> Any:
@@ -138,13 +134,6 @@ def _narrowed(values: Any, dtype: torch.dtype) -> Any:
     )
 
 
-def _reinterpret(value: Tensor, dtype: torch.dtype, default: torch.dtype) -> Tensor:
-    """The bytes of a tensor as numbers of another format, in the script's format before, and wide after."""
-    if value.dtype == torch.float64 and dtype != torch.float64:
-        value = value.to(default)
-    return widened(value.view(dtype))
-
-
 def _fill(func: Any, args: Sequence[Any], kwargs: dict[str, Any], dtype: torch.dtype) -> Any:
     """Fills a float64 tensor with the random numbers that it would have in `dtype`."""
     target = args[0]
@@ -160,7 +149,7 @@ def _drop(func: Any, values: Tensor, p: float, train: bool | None, dtype: torch.
     return widened(values) * mask * scale, mask
 
 
-def _copy_back(func: Any, args: Sequence[Any], converted_args: Sequence[Any]) -> None:
+def copy_back(func: Any, args: Sequence[Any], converted_args: Sequence[Any]) -> None:
     """Copies the results of an operation in place from the tensors that were converted for it."""
     for schema, given, converted in zip(func._schema.arguments, args, converted_args):
         if schema.alias_info is None or not schema.alias_info.is_write:

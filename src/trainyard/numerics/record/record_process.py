@@ -87,7 +87,7 @@ class _Process:
         if request.swap is not None:
             from trainyard.numerics.bisect.swapped_modules import swapped_modules
 
-            self._stack.enter_context(swapped_modules(request.swap, recorder.paths))
+            self._stack.enter_context(swapped_modules(request.swap, recorder.paths, self._narrow))
         self._recorder = self._stack.enter_context(recorder)
         atexit.register(self._end)
 

@@ -26,6 +26,7 @@ from trainyard import scaled_steps
 from trainyard.errors import BadInput
 from trainyard.numerics.record.dtensor_shard import shard_of
 from trainyard.numerics.record.module_paths import ModulePaths, NamedParameter, tensors_in
+from trainyard.numerics.record.operation_name import operation_name
 from trainyard.numerics.record.scaler_steps import ScalerSteps, own_state
 from trainyard.numerics.record.summarise import Summary, summarise
 from trainyard.numerics.record.tensor_writers import TensorWriters, tensors_among
@@ -117,7 +118,7 @@ class Recorder:
             return None
         if self._initialises(func, args):
             return None
-        name = _operation_name(func)
+        name = operation_name(func)
         phase, module = _present_phase(), self.paths.current
         call = self._calls[phase, module, name, "output", "0"]
         return TensorKey(self._step, phase, module[:1000], name[:1000], "output", "", call, 0)
@@ -158,7 +159,7 @@ class Recorder:
             for tensor in outputs:
                 self._writers.write(tensor, inputs)
             return
-        name = _operation_name(func)
+        name = operation_name(func)
         masks = func.overloadpacket.__name__ in _MASKS
         for output, tensor in enumerate(outputs):
             self._record(tensor, "output", operation=name, output=output, masks=masks, inputs=inputs)
@@ -414,11 +415,6 @@ class _Operations(TorchDispatchMode):
 
 def _present_phase() -> Phase:
     return "backward" if torch._C._current_graph_task_id() != -1 else "forward"
-
-
-def _operation_name(func: Any) -> str:
-    """An operation without its overload, as `aten.mm`."""
-    return f"{func.namespace}.{func.overloadpacket.__name__}"
 
 
 def _is_in_place(func: Any) -> bool:

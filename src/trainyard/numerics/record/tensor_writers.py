@@ -56,5 +56,5 @@ def _storage(tensor: Tensor) -> UntypedStorage | None:
         return None
     try:
         return local.untyped_storage()
-    except (RuntimeError, NotImplementedError):  # sparse and nested tensors
+    except NotImplementedError:  # sparse tensors, and those in the layout of oneDNN
         return None

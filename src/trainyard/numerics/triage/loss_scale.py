@@ -27,7 +27,7 @@ _ROUNDED = 1e-2
 """Relative difference of a scaled loss in float16 from the product."""
 
 
-class ScaledStep(NamedTuple):
+class StepScale(NamedTuple):
     """`factor`: by which this rank multiplied its loss."""
 
     scale: float
@@ -35,15 +35,15 @@ class ScaledStep(NamedTuple):
     skipped: bool = False
 
 
-def scaled_steps(tensors: Tensors) -> dict[int, ScaledStep]:
+def step_scales(tensors: Tensors) -> dict[int, StepScale]:
     """The steps with a scale of the loss, of the lowest rank; a step is skipped if one rank skips it."""
-    steps: dict[int, ScaledStep] = {}
+    steps: dict[int, StepScale] = {}
     for key, record in tensors.items():
         if key.tensor.role != "scalar":
             continue
         before = steps.get(record.step)
         if key.tensor.name == "loss_scale" and before is None:
-            steps[record.step] = ScaledStep(record.mean, record.mean)
+            steps[record.step] = StepScale(record.mean, record.mean)
         elif before is not None and key.tensor.name == "loss_factor":
             steps[record.step] = before._replace(factor=record.mean)
         elif before is not None and key.tensor.name == "found_inf" and (record.mean or record.nonfinite):
@@ -92,7 +92,7 @@ def _is_product(record: TensorRecord, source: TensorRecord, factor: float) -> bo
 
 
 def loss_scale_history(
-    tensors: Tensors, steps: Mapping[int, ScaledStep], scaled_losses: frozenset[LogicalKey]
+    tensors: Tensors, steps: Mapping[int, StepScale], scaled_losses: frozenset[LogicalKey]
 ) -> LossScaleHistory | None:
     """The history of the scale; None without one. `scaled_losses`: products of a loss and the scale, whose overflow a
     lower scale removes."""
@@ -116,7 +116,7 @@ def loss_scale_history(
     return LossScaleHistory(trend=_trend(list(steps.values())), skipped=tuple(skipped))
 
 
-def _trend(steps: Sequence[ScaledStep]) -> ScaleTrend:
+def _trend(steps: Sequence[StepScale]) -> ScaleTrend:
     """Whether the scale fell, and whether it fell again and again."""
     if not any(step.skipped for step in steps):
         return "steady"

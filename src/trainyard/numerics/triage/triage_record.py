@@ -19,7 +19,7 @@ from trainyard.numerics.record_files import variants
 from trainyard.numerics.triage.check_determinism import check_determinism
 from trainyard.numerics.triage.find_nonfinite import find_nonfinite
 from trainyard.numerics.triage.find_spikes import find_spikes
-from trainyard.numerics.triage.loss_scale import ScaledStep, loss_scale_history, scaled_steps, unscaled_loss
+from trainyard.numerics.triage.loss_scale import StepScale, loss_scale_history, step_scales, unscaled_loss
 from trainyard.numerics.triage.triage_result import GradientGrowth, Spike, StepTotals, Triage
 
 
@@ -34,7 +34,7 @@ def triage_record(folder: Path, again: Path | None = None) -> Triage:
         second = read_run(again, "plain", variants(again))
         _check_same_extent(folder, run, again, second)
         determinism = check_determinism(tensors, second.tensors.tensors, run.header.device)
-    scaled = scaled_steps(tensors)
+    scaled = step_scales(tensors)
     losses = _losses(tensors, scaled)
     scale = loss_scale_history(tensors, scaled, losses.scaled)
     steps = _steps(run, losses.values, scaled)
@@ -80,7 +80,7 @@ class _Losses(NamedTuple):
     scaled: frozenset[LogicalKey]
 
 
-def _losses(tensors: Tensors, scaled: Mapping[int, ScaledStep]) -> _Losses:
+def _losses(tensors: Tensors, scaled: Mapping[int, StepScale]) -> _Losses:
     """The loss of each step: the last scalar before the first backward pass, without its scale."""
     keys: dict[int, LogicalKey] = {}
     in_backward: set[int] = set()
@@ -102,7 +102,7 @@ def _losses(tensors: Tensors, scaled: Mapping[int, ScaledStep]) -> _Losses:
 
 
 def _steps(
-    run: RecordedRun, losses: Mapping[int, float | None], scaled: Mapping[int, ScaledStep]
+    run: RecordedRun, losses: Mapping[int, float | None], scaled: Mapping[int, StepScale]
 ) -> tuple[StepTotals, ...]:
     """Loss, gradient norm, batch and scale of each step."""
     squares: dict[int, float] = defaultdict(float)

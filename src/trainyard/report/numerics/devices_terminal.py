@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from trainyard.numerics.devices.device_command import folder_name
 from trainyard.report.numerics.devices_report import DevicesReport
 from trainyard.report.numerics.numerics_terminal import print_numerics
 from trainyard.report.render.fitted_table import plain
@@ -27,4 +28,4 @@ def print_devices(report: DevicesReport, console: Console, full: bool = False) -
 
 def page_path(path: Path, device: str, devices: int) -> Path:
     """The file of the page of a device: `path`, or with several devices `differences-cuda-1.html`."""
-    return path if devices == 1 else path.with_stem(f"{path.stem}-{device.replace(':', '-')}")
+    return path if devices == 1 else path.with_stem(f"{path.stem}-{folder_name(device)}")
