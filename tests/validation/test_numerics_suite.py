@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 from hypothesis import given
@@ -119,6 +120,13 @@ def commands(monkeypatch, tmp_path):
     return recorded
 
 
+def run(part, *arguments) -> None:
+    """Runs a part of the suite, two trials at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        done, _ = wait(part(pool, *arguments))
+    assert all(future.exception() is None for future in done)
+
+
 def test_an_alarm_names_the_fault_only_at_an_accepted_location(commands, tmp_path) -> None:
     fault = next(fault for fault in FAULTS if fault.id == "wrong_norm_epsilon")
     outcomes = {}
@@ -134,20 +142,20 @@ def test_an_alarm_names_the_fault_only_at_an_accepted_location(commands, tmp_pat
 def test_finished_trials_are_not_repeated_and_references_are_shared(commands, tmp_path) -> None:
     trials = Trials(tmp_path / "trials.jsonl")
     recommender = [setup for setup in SETUPS if setup.model == "recommender"]
-    suite.run_benign(trials, recommender, 2)
+    run(suite.run_benign, trials, recommender, 2)
     assert len(commands) == 2 * (1 + len(recommender))
-    suite.run_benign(Trials(tmp_path / "trials.jsonl"), recommender, 2)
+    run(suite.run_benign, Trials(tmp_path / "trials.jsonl"), recommender, 2)
     assert len(commands) == 2 * (1 + len(recommender))
 
 
 def test_failed_recordings_are_reported_and_tried_again(commands, tmp_path) -> None:
     trials = Trials(tmp_path / "trials.jsonl")
     commands.append("fails")
-    suite.run_faults(trials, FAULTS[:1])
-    suite.run_benign(trials, SETUPS[:1], 1)
+    run(suite.run_faults, trials, FAULTS[:1])
+    run(suite.run_benign, trials, SETUPS[:1], 1)
     assert {trial.error for trial in trials.by_key.values()} == {"no trace"}
     commands.remove("fails")
-    suite.run_faults(trials, FAULTS[:1])
+    run(suite.run_faults, trials, FAULTS[:1])
     assert trials.has_result("fault", FAULTS[0].id)
 
 

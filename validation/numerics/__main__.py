@@ -7,7 +7,8 @@ the locations that were accepted in advance. `benign`: ten pairs of each set-up 
 seeds. `tables`: the results so far. Without an argument: everything.
 
 Finished trials are lines of validation/out/numerics.jsonl and are not repeated. `--only TEXT`: those whose ids contain
-TEXT. `--seeds N`: pairs of each set-up.
+TEXT. `--seeds N`: pairs of each set-up. `--jobs N`: trials at the same time; with OMP_NUM_THREADS=1, as many as the
+machine has cores.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -81,20 +83,19 @@ def try_curves(fault: Fault) -> CurveTrial:
     return CurveTrial(id=fault.id, result=judge_curves(fault), when=_now())
 
 
-def run_faults(trials: Trials, faults: Sequence[Fault]) -> None:
+def run_faults(pool: Executor, trials: Trials, faults: Sequence[Fault]) -> Iterator[Future[None]]:
     for fault in faults:
         if not trials.has_result("fault", fault.id):
-            with _folder() as folder:
-                _add(trials, partial(try_fault, fault, folder), FaultTrial(id=fault.id))
+            yield pool.submit(_run_fault, trials, fault)
 
 
-def run_curves(trials: Trials, faults: Sequence[Fault]) -> None:
+def run_curves(pool: Executor, trials: Trials, faults: Sequence[Fault]) -> Iterator[Future[None]]:
     for fault in faults:
         if not trials.has_result("curve", fault.id):
-            _add(trials, partial(try_curves, fault), CurveTrial(id=fault.id))
+            yield pool.submit(_add, trials, partial(try_curves, fault), CurveTrial(id=fault.id))
 
 
-def run_benign(trials: Trials, setups: Sequence[Setup], seeds: int) -> None:
+def run_benign(pool: Executor, trials: Trials, setups: Sequence[Setup], seeds: int) -> Iterator[Future[None]]:
     """Set-ups with the same reference share its recording."""
     for seed in range(seeds):
         groups: dict[tuple[str, ...], list[Setup]] = defaultdict(list)
@@ -102,22 +103,27 @@ def run_benign(trials: Trials, setups: Sequence[Setup], seeds: int) -> None:
             if not trials.has_result("benign", setup.id, seed):
                 groups[tuple(setup.commands(sys.executable, seed)[0])].append(setup)
         for command, group in groups.items():
-            with _folder() as folder:
-                _run_group(trials, command, group, seed, folder)
+            yield pool.submit(_run_group, trials, command, group, seed)
 
 
-def _run_group(trials: Trials, command: Sequence[str], group: Sequence[Setup], seed: int, folder: Path) -> None:
-    reference = folder / "reference"
-    try:
-        record(reference, command, plain=False)
-    except (CommandFailed, TimeoutExpired) as failure:
+def _run_fault(trials: Trials, fault: Fault) -> None:
+    with _folder() as folder:
+        _add(trials, partial(try_fault, fault, Path(folder)), FaultTrial(id=fault.id))
+
+
+def _run_group(trials: Trials, command: Sequence[str], group: Sequence[Setup], seed: int) -> None:
+    with _folder() as folder:
+        reference = Path(folder, "reference")
+        try:
+            record(reference, command, plain=False)
+        except (CommandFailed, TimeoutExpired) as failure:
+            for setup in group:
+                trials.append(BenignTrial(id=setup.id, seed=seed, error=str(failure), when=_now()))
+            return
         for setup in group:
-            trials.append(BenignTrial(id=setup.id, seed=seed, error=str(failure), when=_now()))
-        return
-    for setup in group:
-        suspect = folder / setup.id
-        _add(trials, partial(try_setup, setup, seed, reference, suspect), BenignTrial(id=setup.id, seed=seed))
-        shutil.rmtree(suspect, ignore_errors=True)
+            suspect = Path(folder, setup.id)
+            _add(trials, partial(try_setup, setup, seed, reference, suspect), BenignTrial(id=setup.id, seed=seed))
+            shutil.rmtree(suspect, ignore_errors=True)
 
 
 def _add(trials: Trials, attempt: Callable[[], Trial], failed: Trial) -> None:
@@ -131,16 +137,10 @@ def _add(trials: Trials, attempt: Callable[[], Trial], failed: Trial) -> None:
     print(f"{trial.id}: {trial.error or trial}", flush=True)
 
 
-@contextmanager
-def _folder() -> Iterator[Path]:
+def _folder() -> tempfile.TemporaryDirectory[str]:
     """A folder for recordings, which is removed afterwards."""
-    folder = OUT / "numerics"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    OUT.mkdir(parents=True, exist_ok=True)
+    return tempfile.TemporaryDirectory(dir=OUT, prefix="numerics-", ignore_cleanup_errors=True)
 
 
 def _now() -> str:
@@ -152,16 +152,22 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, "tables"], default=[])
     parser.add_argument("--only", default="", metavar="TEXT")
     parser.add_argument("--seeds", type=int, default=SEEDS)
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     trials = Trials(OUT / "numerics.jsonl")
     faults = [fault for fault in FAULTS if options.only in fault.id]
     parts = options.parts or PARTS
-    if "faults" in parts:
-        run_faults(trials, faults)
-    if "curves" in parts:
-        run_curves(trials, faults)
-    if "benign" in parts:
-        run_benign(trials, [setup for setup in SETUPS if options.only in setup.id], options.seeds)
+    setups = [setup for setup in SETUPS if options.only in setup.id]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        started: list[Future[None]] = []
+        if "faults" in parts:
+            started += run_faults(pool, trials, faults)
+        if "curves" in parts:
+            started += run_curves(pool, trials, faults)
+        if "benign" in parts:
+            started += run_benign(pool, trials, setups, options.seeds)
+        for future in started:
+            future.result()
     print(f"\n{fault_table(trials)}\n{benign_table(trials)}")
     if errors := list_errors(trials):
         print(f"Trials without a result:\n\n{errors}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,7 @@ class Trials:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = threading.Lock()
         self.by_key: dict[tuple[str, str, int], Trial] = {}
         for line in path.read_bytes().splitlines() if path.exists() else ():
             try:
@@ -71,7 +73,7 @@ class Trials:
 
     def append(self, trial: Trial) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab") as lines:
+        with self._lock, self.path.open("ab") as lines:
             lines.write(msgspec.json.encode(trial) + b"\n")
         self.by_key[_key(trial)] = trial
 
