@@ -18,13 +18,14 @@ from hypothesis import strategies as st  # noqa: E402
 from trainyard import api  # noqa: E402
 from trainyard.errors import BadInput, NotEnoughEvidence  # noqa: E402
 from trainyard.numerics.reproduce.captured_slice import CapturedOperation, CapturedSlice  # noqa: E402
+from trainyard.numerics.reproduce.operation_source import needed_inputs  # noqa: E402
 from trainyard.numerics.reproduce.script_values import (  # noqa: E402
     Value,
     captured_source,
     random_source,
     shared_names,
 )
-from trainyard.numerics.reproduce.write_script import ScriptParts, Side, needed_inputs, write_script  # noqa: E402
+from trainyard.numerics.reproduce.write_script import ScriptParts, Side, write_script  # noqa: E402
 
 SCRIPT = Path(__file__).parents[1] / "compare" / "small_decoder.py"
 

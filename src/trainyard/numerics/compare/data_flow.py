@@ -14,6 +14,9 @@ class DataFlow:
     def __init__(self, tensors: Tensors, step: int) -> None:
         self._tensors = tensors
         self._keys = {(key.rank, record.index): key for key, record in tensors.items() if record.step == step}
+        self._of_lowest_rank: dict[int, LogicalKey] = {}
+        for (_, index), key in sorted(self._keys.items(), key=lambda item: item[0]):
+            self._of_lowest_rank.setdefault(index, key)
 
     def inputs(self, key: LogicalKey) -> list[LogicalKey]:
         """The tensors from which `key` was computed, as far as they are in the records."""
@@ -33,5 +36,8 @@ class DataFlow:
             level = [source for source in level if source not in until]
 
     def _key(self, rank: int, index: int) -> LogicalKey | None:
-        """The tensor of a rank with an index, which all ranks may hold together."""
+        """The tensor of a rank with an index, which all ranks may hold together. A tensor that all ranks hold together
+        was computed alike by each of them: from the tensors of the lowest rank, for example."""
+        if rank == ALL_RANKS:
+            return self._of_lowest_rank.get(index)
         return self._keys.get((rank, index)) or self._keys.get((ALL_RANKS, index))

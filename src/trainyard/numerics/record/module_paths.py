@@ -113,6 +113,10 @@ class ModulePaths:
         """Path of the module that owns a parameter, and its name there; empty strings if no called module owns it."""
         return self._parameters.get(tensor, ("", ""))
 
+    def find_parameter(self, module: str, name: str) -> Tensor | None:
+        """The parameter of a called module; None if there is none."""
+        return next((tensor for tensor, place in self._parameters.items() if place == (module, name)), None)
+
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling():
             return

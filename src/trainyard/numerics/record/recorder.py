@@ -166,7 +166,7 @@ class Recorder:
 
     def _initialises(self, func: Any, args: Sequence[Any]) -> bool:
         """Whether an operation writes to a parameter before this process trains."""
-        return not self._trains and bool(args) and isinstance(args[0], nn.Parameter) and _is_in_place(func)
+        return not self._trains and bool(args) and isinstance(args[0], nn.Parameter) and is_in_place(func)
 
     def _at_model(self, parameters: Iterable[NamedParameter]) -> None:
         """Records the weights that a model begins with. Operations do not list them as their inputs, in this step as in
@@ -417,7 +417,7 @@ def _present_phase() -> Phase:
     return "backward" if torch._C._current_graph_task_id() != -1 else "forward"
 
 
-def _is_in_place(func: Any) -> bool:
+def is_in_place(func: Any) -> bool:
     """Whether an operation writes to its first argument."""
     alias = func._schema.arguments[0].alias_info if func._schema.arguments else None
     return alias is not None and alias.is_write

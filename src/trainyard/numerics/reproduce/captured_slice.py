@@ -21,11 +21,18 @@ MOST_INPUT_BYTES = 1 << 30
 
 class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What to capture of a training: the operations with the keys `operations`, whose `output` is 0, in one step.
-    `result`: the tensor that they compute."""
+    `sources`: tensors that enter them; operations between these and the others that are not recorded, such as views and
+    collectives, are captured too. `result`: the tensor that they compute."""
 
     folder: str
     operations: tuple[TensorKey, ...]
+    sources: tuple[TensorKey, ...] = ()
     result: TensorKey
+
+    @property
+    def is_update(self) -> bool:
+        """Whether the operations are those of the optimizer."""
+        return self.result.role in ("weight", "optimizer_state") and self.result.phase == "optimizer"
 
 
 class CapturedInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,7 +47,7 @@ class CapturedInput(msgspec.Struct, frozen=True, kw_only=True):
 
 class CapturedOperation(msgspec.Struct, frozen=True, kw_only=True):
     """A call of an operation, such as `aten.mm.default`. `arguments`, `keywords`: see `encode_argument`. `name`: of its
-    result. `is_tuple`: it returns several tensors."""
+    result. `is_tuple`: it returns several tensors. `is_alias`: its result is its first argument, or a view of it."""
 
     name: str
     operation: str
@@ -49,10 +56,12 @@ class CapturedOperation(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     location: str
     is_tuple: bool
+    is_alias: bool = False
 
 
 class CapturedSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """Operations in order, and what enters them. `result`: the reference to the last result, as an encoded argument."""
+    """Operations of a rank in order, and what enters them. `result`: the reference to the last result, as an encoded
+    argument; None if the rank did not compute it."""
 
     inputs: tuple[CapturedInput, ...]
     operations: tuple[CapturedOperation, ...]
@@ -67,12 +76,14 @@ def read_slice(folder: Path, rank: int) -> CapturedSlice:
     try:
         captured = msgspec.json.decode(path.read_bytes(), type=CapturedSlice)
     except FileNotFoundError:
+        captured = None
+    except msgspec.DecodeError as error:
+        raise BadFile(f"{path}: {error}.", "Run it again.") from error
+    if captured is None or captured.result is None:
         raise MissingFile(
             f"the operations were not seen again when the command was repeated (rank {rank}).",
             "Check that the command does the same in each run: fix its seeds.",
-        ) from None
-    except msgspec.DecodeError as error:
-        raise BadFile(f"{path}: {error}.", "Run it again.") from error
+        )
     for operation in captured.operations:
         if not _OPERATION.fullmatch(operation.operation):
             raise BadFile(f"{path}: {operation.operation!r} is not the name of an operation.", "Run it again.")

@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from trainyard.errors import BadInput, NotEnoughEvidence
+from trainyard.errors import NotEnoughEvidence
 from trainyard.numerics.compare.compare_records import match_records
 from trainyard.numerics.compare.comparison_result import Divergence, TensorPoint
-from trainyard.numerics.record.record_command import run_recorded
-from trainyard.numerics.record.record_process import RecordRequest
-from trainyard.numerics.reproduce.captured_slice import CapturedSlice, CaptureRequest, read_slice
-from trainyard.numerics.reproduce.select_slice import Slices, select_slices
-from trainyard.numerics.reproduce.write_script import ScriptParts, Side, needed_inputs, write_script
-from trainyard.numerics.tensor_record import RecordHeader, TensorKey
-from trainyard.redact import HIDDEN
+from trainyard.numerics.reproduce.capture_ranks import capture, read_ranks
+from trainyard.numerics.reproduce.captured_slice import CapturedSlice
+from trainyard.numerics.reproduce.operation_source import needed_operations
+from trainyard.numerics.reproduce.select_slice import select_slices
+from trainyard.numerics.reproduce.write_rank_script import Compared, RankScriptParts, write_rank_script
+from trainyard.numerics.reproduce.write_script import ScriptParts, write_script
 
 if TYPE_CHECKING:
-    from trainyard.numerics.reproduce.script_values import Value
+    from trainyard.numerics.reproduce.script_inputs import ScriptInputs
 
 _ERROR = re.compile(r"^([AB]): error (\S+) of torch\.(\w+) \[.*\]$", re.MULTILINE)
 _TIMEOUT_S = 600
@@ -37,9 +35,10 @@ Inputs = Literal["random", "captured"]
 
 class Reproducer(msgspec.Struct, frozen=True, kw_only=True):
     """A script that needs only torch. `shows_fault`: it was run in an empty folder, and B's operations differ from A's
-    in it. `inputs`: random numbers, or the values of the training. `error_a`, `error_b`: relative errors of the
-    operations of each side in the script, None if it failed; `limit`: what rounding explains. `files`: next to the
-    script. `failure`: the end of the script's output if it failed."""
+    in it. `inputs`: random numbers, or the values of the training. `ranks`: processes of the script. `operations_a`,
+    `operations_b`: of the first of them. `error_a`, `error_b`: relative errors of the operations of each side in the
+    script, the largest of all ranks, None if it failed; `limit`: what rounding explains. `files`: next to the script.
+    `failure`: the end of the script's output if it failed."""
 
     schema: Literal["trainyard/numerics-reproducer/1"] = "trainyard/numerics-reproducer/1"
     tensor: TensorPoint
@@ -48,6 +47,7 @@ class Reproducer(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[str, ...]
     shows_fault: bool
     inputs: Inputs
+    ranks: int = 1
     operations_a: int
     operations_b: int
     error_a: float | None
@@ -77,63 +77,48 @@ def reproduce_difference(
     Raises `BadInput` for records that do not belong together or whose commands have hidden words, `NotEnoughEvidence`
     if there is no difference that operations show, `CommandFailed` if a command fails.
     """
+    from trainyard.numerics.reproduce.script_inputs import match_inputs
+
     matched = match_records(a, b)
     first, slices = select_slices(matched)
-    rank = max(0, slices.point.rank)
     with tempfile.TemporaryDirectory() as folder:
-        captured_a = _capture(matched.run_a.header, slices.operations_a, slices.result_a, Path(folder) / "a", rank, say)
-        captured_b = None
+        folders = [Path(folder) / "a"]
+        capture(matched.run_a.header, slices.a, folders[0], say)
         if not slices.is_compiled:
-            folder_b = Path(folder) / "b"
-            captured_b = _capture(matched.run_b.header, slices.operations_b, slices.result_b, folder_b, rank, say)
-        with_random = _attempt(first, slices, captured_a, captured_b, Path(folder), script, "random")
+            folders.append(Path(folder) / "b")
+            capture(matched.run_b.header, slices.b, folders[1], say)
+        captured_a, *captured_b = read_ranks(folders, max(0, slices.point.rank))
+        tolerance = max(first.limit or 0.0, _LEAST_TOLERANCE)
+        inputs = match_inputs(captured_a, captured_b[0] if captured_b else None, tolerance)
+    if inputs.are_shared:
+        with_random = _attempt(first, inputs, script, "random")
         if with_random.shows_fault:
             return with_random
-        return _attempt(first, slices, captured_a, captured_b, Path(folder), script, "captured")
+    return _attempt(first, inputs, script, "captured")
 
 
-def _attempt(
-    first: Divergence,
-    slices: Slices,
-    a: CapturedSlice,
-    b: CapturedSlice | None,
-    folder: Path,
-    script: Path,
-    inputs: Inputs,
-) -> Reproducer:
+def _attempt(first: Divergence, inputs: ScriptInputs, script: Path, kind: Inputs) -> Reproducer:
     """Writes the script with random or with captured inputs, and runs it."""
-    from trainyard.numerics.reproduce.script_values import (
-        captured_source,
-        random_source,
-        read_value,
-        shared_names,
-    )
+    from trainyard.numerics.reproduce.script_inputs import rounding_limit
+    from trainyard.numerics.reproduce.script_values import captured_source, random_source
 
-    limit = first.limit or 0.0
-    needed_a = needed_inputs(a)
-    values_a = [read_value(folder / "a", each, f"a_{each.name}") for each in a.inputs if each.name in needed_a]
-    values_b = []
-    if b is not None:
-        needed_b = needed_inputs(b)
-        values_b = [read_value(folder / "b", each, each.name) for each in b.inputs if each.name in needed_b]
-    shared = shared_names(values_a, values_b, max(limit, _LEAST_TOLERANCE))
-    if not len(shared) == len(values_a) == len(values_b) and b is not None:
-        inputs = "captured"  # random numbers would not belong together
-        _check_comparable(
-            [value for value in values_a if value.name not in shared],
-            [value for value in values_b if value.name not in shared.values()],
-        )
-    values = [*values_b, *(value for value in values_a if value.name not in shared)]
+    limit = rounding_limit(inputs.values) if first.limit is None else first.limit
     sources = [
-        (
-            value,
-            random_source(value) if inputs == "random" else captured_source(value, f"{script.stem}-{value.name}.bin"),
-        )
-        for value in values
+        (value, random_source(value) if kind == "random" else captured_source(value, f"{script.stem}-{value.name}.bin"))
+        for value in inputs.values
     ]
-    names_a = {value.name.removeprefix("a_"): shared.get(value.name, value.name) for value in values_a}
-    side_b = None if b is None else Side(b, {value.name: value.name for value in values_b})
-    text = write_script(ScriptParts(_title(first, a), sources, Side(a, names_a), side_b, limit, _compared(first)))
+    rank = min(inputs.a)
+    a, b = inputs.a[rank], inputs.b.get(rank)
+    title, compared = _title(first, a.captured), _compared(first)
+    if len(inputs.a) > 1 and b is not None:
+        text = write_rank_script(RankScriptParts(title, sources, inputs.a, inputs.b, limit, compared))
+    elif compared != "replicas":
+        text = write_script(ScriptParts(title, sources, a, b, limit, compared))
+    else:
+        raise NotEnoughEvidence(
+            "the replicas differ, but no collective makes them equal in A's step.",
+            "The comparison names the tensor.",
+        )
     files = {f"{script.stem}-{value.name}.bin": source.file for value, source in sources if source.file is not None}
     outcome = _run(text, files)
     script.parent.mkdir(parents=True, exist_ok=True)
@@ -143,14 +128,15 @@ def _attempt(
     error_a, dtype_a = outcome.errors.get("A", (None, ""))
     error_b, dtype_b = outcome.errors.get("B", (None, ""))
     return Reproducer(
-        tensor=slices.point,
+        tensor=first.tensor,
         script=str(script),
         text=text,
         files=tuple(files),
         shows_fault=outcome.shows_fault,
-        inputs=inputs,
-        operations_a=len(slices.operations_a),
-        operations_b=len(slices.operations_b),
+        inputs=kind,
+        ranks=len(inputs.a),
+        operations_a=len(needed_operations(a.captured)),
+        operations_b=len(needed_operations(a.captured if b is None else b.captured)),
         error_a=error_a,
         error_b=error_b,
         dtype_a=dtype_a,
@@ -160,48 +146,15 @@ def _attempt(
     )
 
 
-def _check_comparable(only_a: Sequence[Value], only_b: Sequence[Value]) -> None:
-    """Raises `NotEnoughEvidence` if each side reads a tensor that the other lacks: the script would show the difference
-    of the inputs."""
-    from trainyard.numerics.reproduce.script_values import is_rearranged
-
-    if only_a and not all(any(is_rearranged(a.tensor, b.tensor) for a in only_a) for b in only_b):
-        raise NotEnoughEvidence(
-            f"the operations of A and B read different tensors ({len(only_a)} and {len(only_b)}): a script would show "
-            "the difference of its inputs.",
-            "The difference enters before them, for example in a collective: see the causes of the comparison.",
-        )
-
-
-def _compared(first: Divergence) -> Literal["values", "dtype", "shape"]:
+def _compared(first: Divergence) -> Compared:
     """What the script compares."""
-    return first.kind if first.kind == "dtype" or first.kind == "shape" else "values"
-
-
-def _capture(
-    header: RecordHeader,
-    operations: Sequence[TensorKey],
-    result: TensorKey,
-    folder: Path,
-    rank: int,
-    say: Callable[[str], object],
-) -> CapturedSlice:
-    """Repeats the command of a record, and returns what a rank captured."""
-    command = list(header.command)
-    if not command or any(HIDDEN in word for word in command):
-        raise BadInput(
-            f"the command of the record cannot be repeated: {shlex.join(command) or 'it is not in the record'}.",
-            "Record a command without secrets; pass them in environment variables.",
-        )
-    say(f"repeats {shlex.join(command)}")
-    request = RecordRequest(
-        variant="plain",
-        steps=(result.step,),
-        level="operations",
-        capture=CaptureRequest(folder=str(folder), operations=tuple(operations), result=result),
-    )
-    run_recorded(command, folder, request)
-    return read_slice(folder, rank)
+    match first.kind:
+        case "dtype" | "shape":
+            return first.kind
+        case "replicas differ":
+            return "replicas"
+        case _:
+            return "values"
 
 
 def _title(first: Divergence, captured: CapturedSlice) -> list[str]:

@@ -11,30 +11,34 @@ from trainyard.numerics.compare.compare_records import MatchedRecords
 from trainyard.numerics.compare.comparison_result import Divergence, Kind, TensorPoint
 from trainyard.numerics.compare.data_flow import DataFlow
 from trainyard.numerics.compare.logical_tensors import LogicalKey
-from trainyard.numerics.tensor_record import TensorKey
+from trainyard.numerics.tensor_record import Role, TensorKey
 
 _MOST_OPERATIONS = 300
 _WITHOUT_SLICE: dict[Kind, str] = {
     "data": "the batches differ, before any operation",
-    "missing gradient": "B has no gradient of the parameter, which no operation shows",
     "random values": "the sides draw other random numbers, which no operation computes",
-    "extra gradient": "only B has a gradient of the parameter, which no operation shows",
-    "not updated": "the optimizer of B does not update the parameter, which no operation shows",
-    "replicas differ": "replicas of B differ, which one process does not show",
     "not deterministic": "the bits differ between runs",
 }
 """Kinds of differences that no operation of the training shows, and why."""
+_OF_UPDATE: frozenset[Kind] = frozenset(("missing gradient", "extra gradient", "not updated"))
+"""Kinds of differences that show in the weight after the optimizer's step."""
+
+
+class Slice(NamedTuple):
+    """Operations of a side, whose `output` is 0; the recorded tensors that enter them; the tensor that they compute."""
+
+    operations: tuple[TensorKey, ...]
+    sources: tuple[TensorKey, ...]
+    result: TensorKey
 
 
 class Slices(NamedTuple):
-    """Operations of A and of B, whose `output` is 0. `point`: the tensor that they compute; `result_a`, `result_b`: its
-    keys. `is_compiled`: B compiled them, so that its operations are not known."""
+    """`point`: the tensor that the operations compute. `is_compiled`: B compiled them, so that its operations are not
+    known."""
 
     point: TensorPoint
-    result_a: TensorKey
-    result_b: TensorKey
-    operations_a: tuple[TensorKey, ...]
-    operations_b: tuple[TensorKey, ...]
+    a: Slice
+    b: Slice
     is_compiled: bool
 
 
@@ -45,29 +49,56 @@ def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
         raise NotEnoughEvidence("the records do not differ: there is nothing to reproduce.", "Compare them first.")
     if first.kind in _WITHOUT_SLICE:
         raise NotEnoughEvidence(f"{_WITHOUT_SLICE[first.kind]}.", "The comparison names the parameter or batch.")
+    if first.kind in _OF_UPDATE:
+        return first, _update_of(matched, first.tensor, "weight")
     pair = _pair(matched, first.tensor)
-    if pair.a.tensor.phase == "optimizer":
-        raise NotEnoughEvidence(
-            "the first difference is a result of the optimizer, whose operations are not recorded.",
-            "Compare the optimizers and their options.",
-        )
-    pairs = matched.alignment.pairs
-    operations_a = _operations(matched.a.tensors, pair.a, {other.a for other in pairs})
-    operations_b = _operations(matched.b.tensors, pair.b, {other.b for other in pairs})
-    if not operations_a and not operations_b:
+    if pair.a.tensor.phase == "optimizer" and pair.a.tensor.role != "gradient":
+        return first, _update_of(matched, first.tensor, first.tensor.role)
+    pairs = [other for other in matched.alignment.pairs if _is_source(matched, other)]
+    a = _slice(matched.a.tensors, pair.a, {other.a for other in pairs})
+    b = _slice(matched.b.tensors, pair.b, {other.b for other in pairs})
+    if not a.operations and not b.operations:
         raise NotEnoughEvidence(
             "the records have no operations that compute the first different tensor.",
             "Record both sides with --level operations.",
         )
-    count = max(len(operations_a), len(operations_b))
+    count = max(len(a.operations), len(b.operations))
     if count > _MOST_OPERATIONS:
         raise NotEnoughEvidence(
             f"{count:,} operations lie between the last right tensors and the first different one, of at most "
             f"{_MOST_OPERATIONS}.",
             "Compare programs that are more alike.",
         )
-    is_compiled = _is_compiled(matched.b.tensors, pair.b)
-    return first, Slices(first.tensor, pair.a.tensor, pair.b.tensor, operations_a, operations_b, is_compiled)
+    return first, Slices(first.tensor, a, b, _is_compiled(matched.b.tensors, pair.b))
+
+
+def _update_of(matched: MatchedRecords, point: TensorPoint, role: Role) -> Slices:
+    """The operations of the optimizer on a parameter, which are not recorded and follow from the parameter."""
+    result = TensorKey(point.step, "optimizer", point.module, "", role, point.name, 0, 0)
+    a, b = matched.a.tensors, matched.b.tensors
+    of_a, of_b = Slice((), (), _own_name(result, a, b)), Slice((), (), _own_name(result, b, a))
+    return Slices(point, of_a, of_b, is_compiled=False)
+
+
+def _own_name(parameter: TensorKey, tensors: Tensors, others: Tensors) -> TensorKey:
+    """A parameter that only the other side may know by its name, by the name of the parameter of this side that began
+    with the same values."""
+    name = parameter.module, parameter.name
+    own, other = _initial_hashes(tensors), _initial_hashes(others)
+    if name in own or name not in other:
+        return parameter
+    same = (known for known, value in own.items() if value == other[name] and known not in other)
+    module, last = next(same, name)
+    return parameter._replace(module=module, name=last)
+
+
+def _initial_hashes(tensors: Tensors) -> dict[tuple[str, str], str]:
+    """Module and name of a weight -> hash of its initial values."""
+    return {
+        (key.tensor.module, key.tensor.name): record.hash
+        for key, record in tensors.items()
+        if key.tensor.role == "weight" and key.tensor.phase == "forward" and record.hash
+    }
 
 
 def _pair(matched: MatchedRecords, point: TensorPoint) -> TensorPair:
@@ -80,12 +111,20 @@ def _pair(matched: MatchedRecords, point: TensorPoint) -> TensorPair:
     return next(pair for pair in matched.alignment.pairs if pair.a == key)
 
 
+def _is_source(matched: MatchedRecords, pair: TensorPair) -> bool:
+    """Whether the operations may start from a tensor: not if it has integers that differ, which are not an error by
+    themselves."""
+    a, b = matched.a.tensors[pair.a], matched.b.tensors[pair.b]
+    is_exact = a.dtype == b.dtype and not a.dtype.startswith(("float", "bfloat", "complex"))
+    return not (is_exact and a.hash and b.hash and a.hash != b.hash)
+
+
 def _is_compiled(records: Tensors, key: LogicalKey) -> bool:
     """Whether a tensor is the output of a module whose operations were not recorded."""
     return key.tensor.role == "output" and not key.tensor.operation and not records[key].inputs
 
 
-def _operations(records: Tensors, key: LogicalKey, matched: Collection[LogicalKey]) -> tuple[TensorKey, ...]:
+def _slice(records: Tensors, key: LogicalKey, matched: Collection[LogicalKey]) -> Slice:
     """The operation `key` and those before it that the other side lacks, in order of execution; if `key` is not an
     operation, at least the one that wrote it."""
     flow = DataFlow(records, records[key].step)
@@ -93,4 +132,9 @@ def _operations(records: Tensors, key: LogicalKey, matched: Collection[LogicalKe
     if not any(each.tensor.operation for each in chosen):
         chosen += [source for source in flow.inputs(key) if source.tensor.operation]
     chosen.sort(key=lambda chosen: records[chosen].index)
-    return tuple(dict.fromkeys(each.tensor._replace(output=0) for each in chosen if each.tensor.operation))
+    entering = dict.fromkeys(source for each in chosen for source in flow.inputs(each))
+    return Slice(
+        operations=tuple(dict.fromkeys(each.tensor._replace(output=0) for each in chosen if each.tensor.operation)),
+        sources=tuple(source.tensor for source in entering if source not in chosen),
+        result=key.tensor,
+    )

@@ -1,0 +1,237 @@
+"""The operations of a running training from which a tensor follows, and the values that enter them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch.distributed.distributed_c10d import _resolve_process_group
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from trainyard.numerics.record.module_paths import tensors_in
+from trainyard.numerics.record.recorder import Recorder, is_in_place
+from trainyard.numerics.record.user_location import user_location
+from trainyard.numerics.reproduce.captured_slice import MOST_INPUT_BYTES, CapturedInput, CapturedOperation
+from trainyard.numerics.reproduce.encode_argument import encode_argument
+from trainyard.numerics.tensor_record import TensorKey
+
+_WRITTEN = {"alltoall_base_": (0,), "_allgather_base_": (0,), "_reduce_scatter_base_": (0,), "recv_": (0,)}
+_WRITTEN |= {"allgather_": (0,), "reduce_scatter_": (0,), "alltoall_": (0,)}
+_WRITTEN |= {"allgather_into_tensor_coalesced_": (0,), "reduce_scatter_tensor_coalesced_": (0,)}
+"""Collective -> positions of arguments that it only writes."""
+
+
+class CaptureOperations(TorchDispatchMode):
+    """Sees each operation before the recorder counts it.
+
+    Tensors are followed by their identity and by the storage that they share, since views and the buckets of
+    DistributedDataParallel write the memory of other tensors.
+    """
+
+    def __init__(self, recorder: Recorder, wanted: Iterable[TensorKey]) -> None:
+        super().__init__()
+        self._recorder, self._wanted = recorder, frozenset(wanted)
+        self._names: dict[int, Any] = {}
+        """Identity of a tensor -> its reference. The tensors are kept, so that identities stay theirs."""
+        self._kept: list[Tensor] = []
+        self._bases: dict[int, Tensor] = {}
+        """Identity of a storage -> a known tensor in it; one that covers it, if there is one."""
+        self._bytes = 0
+        self.inputs: list[tuple[CapturedInput, Tensor]] = []
+        self.operations: list[CapturedOperation] = []
+        self.result: Any = None
+        """The reference to the requested tensor, once it was seen; nothing is captured afterwards."""
+        self.is_update = False
+        """Whether an optimizer updates a parameter among the inputs."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+    def note_inputs(self, tensors: Iterable[Tensor]) -> None:
+        """Notes tensors whose present values enter the operations."""
+        for tensor in tensors if self.result is None else ():
+            self._add_input(_local(tensor))
+
+    def note_result(self, tensor: Tensor) -> None:
+        """Notes the requested tensor; one that no captured operation computed is an input."""
+        if self.result is None:
+            self.result = self._reference(tensor)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not self._is_captured(func, args, kwargs):
+            result = func(*args, **kwargs)
+        else:
+            elements = self._known_elements(func, args)
+            self._add_buffers(func, args)
+            arguments = encode_argument(_with_groups(func, select_elements(args, elements)), self._reference)
+            keywords = {name: encode_argument(value, self._reference) for name, value in kwargs.items()}
+            result = func(*args, **kwargs)
+            self._add(func, arguments, keywords, select_elements(result, elements))
+        self._recorder._at_operation(func, args, kwargs, result)
+        return result
+
+    def _is_captured(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether an operation is one of the requested, or another one between them, such as a view."""
+        if self.result is not None:
+            return False
+        if not self.is_update:
+            if not self._recorder.is_recording:
+                return False
+            key = self._recorder.next_key(func, args)
+            if key is not None:
+                return key in self._wanted
+        return any(self._is_known(tensor) for tensor in tensors_in([args, kwargs]))
+
+    def _is_known(self, tensor: Tensor) -> bool:
+        tensor = _local(tensor)
+        return id(tensor) in self._names or _storage(tensor) in self._bases
+
+    def _known_elements(self, func: Any, args: Sequence[Any]) -> Elements | None:
+        """Of an operation on lists of tensors that are independent of each other: the elements that are known."""
+        if not func.overloadpacket.__name__.startswith(("_foreach_", "_fused_")):
+            return None
+        lists = [value for value in args if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor)]
+        count = len(lists[0]) if lists else 0
+        columns = zip(*(each for each in lists if len(each) == count))
+        return Elements(count, [at for at, column in enumerate(columns) if any(map(self._is_known, column))])
+
+    def _add_buffers(self, func: Any, args: Sequence[Any]) -> None:
+        """Notes what an operation writes without reading it, and the whole storage of a part that it changes."""
+        name = func.overloadpacket.__name__
+        if func.namespace == "c10d":
+            for tensor in tensors_in([args[at] for at in _WRITTEN.get(name, ())]):
+                if not self._is_known(tensor):
+                    self._add_input(tensor, value=torch.zeros_like)
+        elif is_in_place(func) and isinstance(args[0], Tensor):
+            tensor = _local(args[0])
+            if not self._is_known(tensor) and not _covers(tensor):
+                with torch.no_grad(), _disable_current_modes():
+                    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
+                self._add_input(whole)
+
+    def _add(self, func: Any, arguments: Any, keywords: Any, result: Any) -> None:
+        name = f"v{len(self.operations)}"
+        several = not isinstance(result, Tensor)
+        if func.namespace != "c10d":  # collectives return their arguments
+            for output, tensor in enumerate(tensors_in(result)):
+                self._keep(_local(tensor), {"tensor": name, "output": output} if several else {"tensor": name})
+        is_forward = not self.is_update and torch._C._current_graph_task_id() == -1
+        self.operations.append(
+            CapturedOperation(
+                name=name,
+                operation=str(func),
+                arguments=tuple(arguments),
+                keywords=keywords,
+                module=self._recorder.paths.current,
+                location=user_location(sys._getframe(2)) if is_forward else "",
+                is_tuple=several,
+                is_alias=func.is_view or is_in_place(func),
+            )
+        )
+
+    def _keep(self, tensor: Tensor, reference: Any) -> None:
+        self._names[id(tensor)] = reference
+        self._kept.append(tensor)
+        storage = _storage(tensor)
+        if storage not in self._bases or (_covers(tensor) and not _covers(self._bases[storage])):
+            self._bases[storage] = tensor
+
+    def _reference(self, tensor: Tensor) -> Any:
+        """The reference to a tensor; one that no captured operation computed becomes an input, with its value."""
+        tensor = _local(tensor)
+        known = self._names.get(id(tensor))
+        if known is not None:
+            return known
+        base = self._bases.get(_storage(tensor))
+        if base is None or base.dtype != tensor.dtype:
+            return self._add_input(tensor)
+        if _geometry(tensor) == _geometry(base):
+            return self._names[id(base)]
+        return self._add_view(tensor, base) if _covers(base) else self._add_input(tensor)
+
+    def _add_view(self, tensor: Tensor, base: Tensor) -> Any:
+        """Adds an operation that gives another view of a known tensor."""
+        name = f"v{len(self.operations)}"
+        shape, stride, offset = _geometry(tensor)
+        self.operations.append(
+            CapturedOperation(
+                name=name,
+                operation="aten.as_strided.default",
+                arguments=(self._names[id(base)], list(shape), list(stride), offset),
+                keywords={},
+                module="",
+                location="",
+                is_tuple=False,
+                is_alias=True,
+            )
+        )
+        self._keep(tensor, {"tensor": name})
+        return {"tensor": name}
+
+    def _add_input(self, tensor: Tensor, value: Callable[[Tensor], Tensor] = torch.detach) -> Any:
+        """Adds an input with the present value of a tensor, or another value of its shape and strides."""
+        self._bytes += tensor.numel() * tensor.element_size()
+        if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__ or self._bytes > MOST_INPUT_BYTES:
+            return {"opaque": type(tensor).__name__}
+        name = f"x{len(self.inputs)}"
+        with torch.no_grad(), _disable_current_modes():
+            present = value(tensor).to("cpu", copy=True).contiguous()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        self.inputs.append((CapturedInput(name=name, dtype=dtype, shape=shape, stride=stride, file=""), present))
+        self._keep(tensor, {"tensor": name})
+        return {"tensor": name}
+
+
+class Elements(NamedTuple):
+    """Positions in lists of `count` elements."""
+
+    count: int
+    positions: Sequence[int]
+
+
+def select_elements(values: Any, elements: Elements | None) -> Any:
+    """Arguments or results, with these elements of the lists that have as many; all for None."""
+    if elements is None or not isinstance(values, (list, tuple)):
+        return values
+    if len(values) == elements.count and not any(isinstance(value, (list, tuple)) for value in values):
+        return [values[at] for at in elements.positions]
+    return [select_elements(value, elements) for value in values]
+
+
+def _with_groups(func: Any, args: Sequence[Any]) -> list[Any]:
+    """The arguments of an operation, with the process group of a functional collective instead of its name."""
+    named = [argument.name == "group_name" for argument in func._schema.arguments]
+    return [
+        _resolve_process_group(value) if is_group and isinstance(value, str) else value
+        for value, is_group in zip(args, named)
+    ]
+
+
+def _local(tensor: Tensor) -> Tensor:
+    """This rank's part of a tensor."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
+def _storage(tensor: Tensor) -> int:
+    """Identity of a tensor's storage; 0 without one."""
+    return tensor.untyped_storage()._cdata if tensor.layout == torch.strided else 0
+
+
+def _geometry(tensor: Tensor) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    return tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
+
+
+def _covers(tensor: Tensor) -> bool:
+    """Whether a tensor has each element of its storage, so that a copy of it has the same storage."""
+    size = tensor.numel() * tensor.element_size()
+    return size == tensor.untyped_storage().nbytes() and is_non_overlapping_and_dense_or_false(tensor)
