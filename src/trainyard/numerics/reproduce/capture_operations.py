@@ -18,6 +18,7 @@ from trainyard.numerics.record.recorder import Recorder, is_in_place
 from trainyard.numerics.record.user_location import user_location
 from trainyard.numerics.reproduce.captured_slice import MOST_INPUT_BYTES, CapturedInput, CapturedOperation
 from trainyard.numerics.reproduce.encode_argument import encode_argument
+from trainyard.numerics.reproduce.operation_source import tensors_among
 from trainyard.numerics.tensor_record import TensorKey
 
 _WRITTEN = {"alltoall_base_": (0,), "_allgather_base_": (0,), "_reduce_scatter_base_": (0,), "recv_": (0,)}
@@ -135,6 +136,7 @@ class CaptureOperations(TorchDispatchMode):
                 location=user_location(sys._getframe(2)) if is_forward else "",
                 is_tuple=several,
                 is_alias=func.is_view or is_in_place(func),
+                written=tuple(tensors_among(_written(func, arguments, keywords))),
             )
         )
 
@@ -215,6 +217,18 @@ def _with_groups(func: Any, args: Sequence[Any]) -> list[Any]:
         _resolve_process_group(value) if is_group and isinstance(value, str) else value
         for value, is_group in zip(args, named)
     ]
+
+
+def _written(func: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
+    """The arguments that an operation writes to. The schemas of collectives do not say."""
+    if func.namespace == "c10d":
+        return list(arguments)
+    names = [
+        argument.name for argument in func._schema.arguments if argument.alias_info and argument.alias_info.is_write
+    ]
+    positions = {argument.name: at for at, argument in enumerate(func._schema.arguments)}
+    by_position = [arguments[positions[name]] for name in names if positions[name] < len(arguments)]
+    return [*by_position, *(keywords[name] for name in names if name in keywords)]
 
 
 def _local(tensor: Tensor) -> Tensor:

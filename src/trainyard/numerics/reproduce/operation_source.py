@@ -46,12 +46,12 @@ def function_lines(
 def needed_operations(captured: CapturedSlice) -> list[CapturedOperation]:
     """The operations from which the result follows, in order, with those whose results are sent to other ranks."""
     aliases = _aliases(captured.operations)
-    needed = {aliases.get(name, name) for name in _tensors(captured.result)}
+    needed = {aliases.get(name, name) for name in tensors_among(captured.result)}
     chosen: list[CapturedOperation] = []
     for operation in reversed(captured.operations):
-        written = {aliases.get(name, name) for name in (operation.name, *_written(operation))}
+        written = {aliases.get(name, name) for name in (operation.name, *operation.written)}
         if needed & written or operation.operation.startswith("c10d.send"):
-            used = _tensors([list(operation.arguments), list(operation.keywords.values())])
+            used = tensors_among([list(operation.arguments), list(operation.keywords.values())])
             needed |= {aliases.get(name, name) for name in used}
             chosen.append(operation)
     return chosen[::-1]
@@ -61,33 +61,25 @@ def _aliases(operations: Sequence[CapturedOperation]) -> dict[str, str]:
     """Result of an operation that shares memory with an earlier tensor -> the first such tensor."""
     aliases: dict[str, str] = {}
     for operation in operations:
-        first = next(_tensors(list(operation.arguments)), "") if operation.is_alias else ""
+        first = next(tensors_among(list(operation.arguments)), "") if operation.is_alias else ""
         if first:
             aliases[operation.name] = aliases.get(first, first)
     return aliases
 
 
-def _written(operation: CapturedOperation) -> Iterator[str]:
-    """Names of the arguments that an operation writes to."""
-    name = operation.operation.split(".")[1]
-    if name.endswith("_"):
-        is_first_only = operation.operation.startswith("aten.") and not name.startswith("_fused_")
-        yield from _tensors(list(operation.arguments[:1] if is_first_only else operation.arguments))
-
-
 def needed_inputs(captured: CapturedSlice) -> set[str]:
     """Names of the inputs that the result depends on."""
-    used = set(_tensors(captured.result))
+    used = set(tensors_among(captured.result))
     for operation in needed_operations(captured):
-        used |= set(_tensors([list(operation.arguments), list(operation.keywords.values())]))
+        used |= set(tensors_among([list(operation.arguments), list(operation.keywords.values())]))
     return used & {each.name for each in captured.inputs}
 
 
-def _tensors(value: Any) -> Iterator[str]:
+def tensors_among(value: Any) -> Iterator[str]:
     """Names of the tensors in an encoded argument."""
     if isinstance(value, list):
         for item in value:
-            yield from _tensors(item)
+            yield from tensors_among(item)
     elif isinstance(value, dict) and "tensor" in value:
         yield value["tensor"]
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from trainyard.errors import NotEnoughEvidence
 from trainyard.numerics.compare.align_tensors import TensorPair, Tensors
 from trainyard.numerics.compare.compare_records import MatchedRecords
-from trainyard.numerics.compare.comparison_result import Divergence, Kind, TensorPoint
+from trainyard.numerics.compare.comparison_result import Divergence, Kind, Status, TensorPoint
 from trainyard.numerics.compare.data_flow import DataFlow
 from trainyard.numerics.compare.logical_tensors import LogicalKey
 from trainyard.numerics.tensor_record import Role, TensorKey
@@ -54,9 +54,12 @@ def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
     pair = _pair(matched, first.tensor)
     if pair.a.tensor.phase == "optimizer" and pair.a.tensor.role != "gradient":
         return first, _update_of(matched, first.tensor, first.tensor.role)
-    pairs = [other for other in matched.alignment.pairs if _is_source(matched, other)]
-    a = _slice(matched.a.tensors, pair.a, {other.a for other in pairs})
-    b = _slice(matched.b.tensors, pair.b, {other.b for other in pairs})
+    statuses = zip(matched.alignment.pairs, matched.judgements.status)
+    pairs = [other for other, status in statuses if _is_source(matched, other, status)]
+    right_a, right_b = {other.a for other in pairs}, {other.b for other in pairs}
+    a, b = _slice(matched.a.tensors, pair.a, right_a), _slice(matched.b.tensors, pair.b, right_b)
+    if not a.operations and not b.operations:
+        a, b = _with_writer(matched.a.tensors, pair.a), _with_writer(matched.b.tensors, pair.b)
     if not a.operations and not b.operations:
         raise NotEnoughEvidence(
             "the records have no operations that compute the first different tensor.",
@@ -111,12 +114,13 @@ def _pair(matched: MatchedRecords, point: TensorPoint) -> TensorPair:
     return next(pair for pair in matched.alignment.pairs if pair.a == key)
 
 
-def _is_source(matched: MatchedRecords, pair: TensorPair) -> bool:
-    """Whether the operations may start from a tensor: not if it has integers that differ, which are not an error by
-    themselves."""
+def _is_source(matched: MatchedRecords, pair: TensorPair, status: Status) -> bool:
+    """Whether the operations may start from a tensor: not from a wrong one, such as integers that differ, which are not
+    judged by themselves."""
     a, b = matched.a.tensors[pair.a], matched.b.tensors[pair.b]
     is_exact = a.dtype == b.dtype and not a.dtype.startswith(("float", "bfloat", "complex"))
-    return not (is_exact and a.hash and b.hash and a.hash != b.hash)
+    is_other_integer = is_exact and a.hash != "" and b.hash != "" and a.hash != b.hash
+    return status not in ("different", "compensated") and not is_other_integer
 
 
 def _is_compiled(records: Tensors, key: LogicalKey) -> bool:
@@ -124,17 +128,22 @@ def _is_compiled(records: Tensors, key: LogicalKey) -> bool:
     return key.tensor.role == "output" and not key.tensor.operation and not records[key].inputs
 
 
-def _slice(records: Tensors, key: LogicalKey, matched: Collection[LogicalKey]) -> Slice:
-    """The operation `key` and those before it that the other side lacks, in order of execution; if `key` is not an
-    operation, at least the one that wrote it."""
+def _slice(records: Tensors, key: LogicalKey, right: Collection[LogicalKey]) -> Slice:
+    """The operations from which `key` follows, in order of execution, back to tensors that are right."""
     flow = DataFlow(records, records[key].step)
-    chosen = [key, *(source for source in flow.sources(key, matched) if source not in matched)]
-    if not any(each.tensor.operation for each in chosen):
-        chosen += [source for source in flow.inputs(key) if source.tensor.operation]
-    chosen.sort(key=lambda chosen: records[chosen].index)
-    entering = dict.fromkeys(source for each in chosen for source in flow.inputs(each))
-    return Slice(
-        operations=tuple(dict.fromkeys(each.tensor._replace(output=0) for each in chosen if each.tensor.operation)),
-        sources=tuple(source.tensor for source in entering if source not in chosen),
-        result=key.tensor,
-    )
+    chosen = [key, *(source for source in flow.sources(key, right) if source not in right)]
+    return _slice_of(records, flow, key, chosen)
+
+
+def _with_writer(records: Tensors, key: LogicalKey) -> Slice:
+    """The operations that wrote `key`, which is none itself."""
+    flow = DataFlow(records, records[key].step)
+    return _slice_of(records, flow, key, [source for source in flow.inputs(key) if source.tensor.operation])
+
+
+def _slice_of(records: Tensors, flow: DataFlow, key: LogicalKey, chosen: Sequence[LogicalKey]) -> Slice:
+    """These operations and what enters them."""
+    in_order = sorted(chosen, key=lambda each: records[each].index)
+    operations = dict.fromkeys(each.tensor._replace(output=0) for each in in_order if each.tensor.operation)
+    entering = dict.fromkeys(source for each in in_order for source in flow.inputs(each) if source not in chosen)
+    return Slice(tuple(operations), tuple(source.tensor for source in entering), key.tensor)

@@ -41,8 +41,8 @@ def error(result, reference):
     """Relative error; infinities of a mask are equal on both sides."""
     if result.shape != reference.shape:
         return float("nan")
-    distance = torch.where(result == reference, 0.0, result.double() - reference)
-    return (distance.norm() / reference.nan_to_num(0.0, 0.0, 0.0).norm()).item()
+    distance = torch.where(result == reference, 0.0, result.double() - reference).norm()
+    return (distance / reference.nan_to_num(0.0, 0.0, 0.0).norm()).item() if distance else 0.0
 '''
 
 
