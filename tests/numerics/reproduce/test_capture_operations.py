@@ -25,7 +25,7 @@ def recorder() -> Any:
     return SimpleNamespace(
         is_recording=True,
         next_key=lambda func, args: None,
-        paths=SimpleNamespace(current=""),
+        paths=SimpleNamespace(current="", parameters=list),
         _at_operation=lambda *_: None,
     )
 
@@ -107,6 +107,25 @@ def test_parts_of_a_buffer_are_one_input() -> None:
         gradient.copy_(parts[0])
     capture.note_result(gradient)
     assert torch.equal(computed(capture), torch.arange(3.0) / 2)
+
+
+def test_a_bit_that_is_flipped_in_place_stays_a_change_of_the_weight() -> None:
+    weight = torch.nn.Parameter(torch.randn(4, 4))
+    before = weight.detach().clone()
+    seen = recorder()
+    seen.paths.parameters = lambda: [weight]
+    bits = weight.detach().view(torch.int32).view(-1)
+    capture = CaptureOperations(seen, ())
+    capture._recorder.next_key = lambda func, args: "wanted" if "xor" in str(func) else None
+    capture._wanted = frozenset(["wanted"])
+    with torch.no_grad(), capture:
+        bits[5].bitwise_xor_(1 << 22)
+        doubled = weight * 2
+    capture.note_result(doubled)
+    assert len(capture.inputs) == 1
+    assert torch.equal(capture.inputs[0][1], before)
+    assert torch.equal(computed(capture), doubled)
+    assert not torch.equal(doubled, before * 2)
 
 
 @pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=str)

@@ -117,6 +117,10 @@ class ModulePaths:
         """The parameter of a called module; None if there is none."""
         return next((tensor for tensor, place in self._parameters.items() if place == (module, name)), None)
 
+    def parameters(self) -> list[Tensor]:
+        """The parameters of all called modules."""
+        return list(self._parameters.keys())
+
     def _enter(self, module: nn.Module, inputs: Any) -> None:
         if torch.compiler.is_compiling():
             return

@@ -25,6 +25,8 @@ _WRITTEN = {"alltoall_base_": (0,), "_allgather_base_": (0,), "_reduce_scatter_b
 _WRITTEN |= {"allgather_": (0,), "reduce_scatter_": (0,), "alltoall_": (0,)}
 _WRITTEN |= {"allgather_into_tensor_coalesced_": (0,), "reduce_scatter_tensor_coalesced_": (0,)}
 """Collective -> positions of arguments that it only writes."""
+_COPIES = frozenset((torch.ops.aten.copy_, torch.ops.aten.clone))
+"""Copies of known tensors are captured like views: autograd copies a gradient to which there is another reference."""
 
 
 class CaptureOperations(TorchDispatchMode):
@@ -88,7 +90,7 @@ class CaptureOperations(TorchDispatchMode):
             if not self._recorder.is_recording:
                 return False
             key = self._recorder.next_key(func, args)
-            if key is not None:
+            if key is not None and func.overloadpacket not in _COPIES:
                 return key in self._wanted
         return any(self._is_known(tensor) for tensor in tensors_in([args, kwargs]))
 
@@ -115,9 +117,15 @@ class CaptureOperations(TorchDispatchMode):
         elif is_in_place(func) and isinstance(args[0], Tensor):
             tensor = _local(args[0])
             if not self._is_known(tensor) and not _covers(tensor):
-                with torch.no_grad(), _disable_current_modes():
-                    whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
-                self._add_input(whole)
+                self._add_input(self._whole(tensor))
+
+    def _whole(self, tensor: Tensor) -> Tensor:
+        """A tensor with the whole storage of another: the parameter of the model that owns it, or a flat one."""
+        for parameter in self._recorder.paths.parameters():
+            if _storage(_local(parameter)) == _storage(tensor) and _covers(_local(parameter)):
+                return _local(parameter)
+        with torch.no_grad(), _disable_current_modes():
+            return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
 
     def _add(self, func: Any, arguments: Any, keywords: Any, result: Any) -> None:
         name = f"v{len(self.operations)}"
@@ -144,7 +152,7 @@ class CaptureOperations(TorchDispatchMode):
         self._names[id(tensor)] = reference
         self._kept.append(tensor)
         storage = _storage(tensor)
-        if storage not in self._bases or (_covers(tensor) and not _covers(self._bases[storage])):
+        if storage not in self._bases or _covers(tensor):
             self._bases[storage] = tensor
 
     def _reference(self, tensor: Tensor) -> Any:
@@ -154,21 +162,31 @@ class CaptureOperations(TorchDispatchMode):
         if known is not None:
             return known
         base = self._bases.get(_storage(tensor))
-        if base is None or base.dtype != tensor.dtype:
+        if base is None:
             return self._add_input(tensor)
-        if _geometry(tensor) == _geometry(base):
+        if base.dtype == tensor.dtype and _geometry(tensor) == _geometry(base):
             return self._names[id(base)]
-        return self._add_view(tensor, base) if _covers(base) else self._add_input(tensor)
+        if not _covers(base) or base.element_size() != tensor.element_size():
+            return self._add_input(tensor)
+        return self._add_view(tensor, base)
 
     def _add_view(self, tensor: Tensor, base: Tensor) -> Any:
-        """Adds an operation that gives another view of a known tensor."""
-        name = f"v{len(self.operations)}"
+        """Adds operations that give another view of a known tensor."""
+        reference = self._names[id(base)]
+        if base.dtype != tensor.dtype:
+            reference = self._add_view_operation("aten.view.dtype", reference, encode_argument(tensor.dtype, id))
         shape, stride, offset = _geometry(tensor)
+        view = self._add_view_operation("aten.as_strided.default", reference, list(shape), list(stride), offset)
+        self._keep(tensor, view)
+        return view
+
+    def _add_view_operation(self, operation: str, *arguments: Any) -> Any:
+        name = f"v{len(self.operations)}"
         self.operations.append(
             CapturedOperation(
                 name=name,
-                operation="aten.as_strided.default",
-                arguments=(self._names[id(base)], list(shape), list(stride), offset),
+                operation=operation,
+                arguments=arguments,
                 keywords={},
                 module="",
                 location="",
@@ -176,7 +194,6 @@ class CaptureOperations(TorchDispatchMode):
                 is_alias=True,
             )
         )
-        self._keep(tensor, {"tensor": name})
         return {"tensor": name}
 
     def _add_input(self, tensor: Tensor, value: Callable[[Tensor], Tensor] = torch.detach) -> Any:

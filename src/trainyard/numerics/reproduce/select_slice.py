@@ -54,25 +54,29 @@ def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
     pair = _pair(matched, first.tensor)
     if pair.a.tensor.phase == "optimizer" and pair.a.tensor.role != "gradient":
         return first, _update_of(matched, first.tensor, first.tensor.role)
+    a, b = _Follower(matched.a.tensors, pair.a), _Follower(matched.b.tensors, pair.b)
     statuses = zip(matched.alignment.pairs, matched.judgements.status)
-    pairs = [other for other, status in statuses if _is_source(matched, other, status)]
-    right_a, right_b = {other.a for other in pairs}, {other.b for other in pairs}
-    a, b = _slice(matched.a.tensors, pair.a, right_a), _slice(matched.b.tensors, pair.b, right_b)
-    if not a.operations and not b.operations:
-        a, b = _with_writer(matched.a.tensors, pair.a), _with_writer(matched.b.tensors, pair.b)
-    if not a.operations and not b.operations:
+    right = [other for other, status in statuses if _is_source(matched, other, status)]
+    a.follow({other.a for other in right})
+    b.follow({other.b for other in right})
+    if not a.has_operations and not b.has_operations:
+        a.add_writers()
+        b.add_writers()
+    _begin_alike(a, b, right)
+    of_a, of_b = a.slice(), b.slice()
+    if not of_a.operations and not of_b.operations:
         raise NotEnoughEvidence(
             "the records have no operations that compute the first different tensor.",
             "Record both sides with --level operations.",
         )
-    count = max(len(a.operations), len(b.operations))
+    count = max(len(of_a.operations), len(of_b.operations))
     if count > _MOST_OPERATIONS:
         raise NotEnoughEvidence(
             f"{count:,} operations lie between the last right tensors and the first different one, of at most "
             f"{_MOST_OPERATIONS}.",
             "Compare programs that are more alike.",
         )
-    return first, Slices(first.tensor, a, b, _is_compiled(matched.b.tensors, pair.b))
+    return first, Slices(first.tensor, of_a, of_b, _is_compiled(matched.b.tensors, pair.b))
 
 
 def _update_of(matched: MatchedRecords, point: TensorPoint, role: Role) -> Slices:
@@ -128,22 +132,51 @@ def _is_compiled(records: Tensors, key: LogicalKey) -> bool:
     return key.tensor.role == "output" and not key.tensor.operation and not records[key].inputs
 
 
-def _slice(records: Tensors, key: LogicalKey, right: Collection[LogicalKey]) -> Slice:
-    """The operations from which `key` follows, in order of execution, back to tensors that are right."""
-    flow = DataFlow(records, records[key].step)
-    chosen = [key, *(source for source in flow.sources(key, right) if source not in right)]
-    return _slice_of(records, flow, key, chosen)
+class _Follower:
+    """The tensors of a side from which `key` follows. `chosen`: those whose operations belong to the slice."""
+
+    def __init__(self, records: Tensors, key: LogicalKey) -> None:
+        self.records, self.key, self.flow = records, key, DataFlow(records, records[key].step)
+        self.chosen = [key]
+
+    @property
+    def has_operations(self) -> bool:
+        return any(each.tensor.operation for each in self.chosen)
+
+    @property
+    def sources(self) -> list[LogicalKey]:
+        """The tensors that enter the chosen operations."""
+        chosen = set(self.chosen)
+        entering = (source for each in self.chosen for source in self.flow.inputs(each))
+        return [source for source in dict.fromkeys(entering) if source not in chosen]
+
+    def follow(self, right: Collection[LogicalKey]) -> None:
+        """Chooses all operations back to tensors that are right."""
+        self.chosen += [source for source in self.flow.sources(self.key, right) if source not in right]
+
+    def add_writers(self) -> None:
+        """Chooses the operations that wrote `key`, which is none itself."""
+        self.chosen += [source for source in self.flow.inputs(self.key) if source.tensor.operation]
+
+    def slice(self) -> Slice:
+        in_order = sorted(self.chosen, key=lambda each: self.records[each].index)
+        operations = dict.fromkeys(each.tensor._replace(output=0) for each in in_order if each.tensor.operation)
+        return Slice(tuple(operations), tuple(source.tensor for source in self.sources), self.key.tensor)
 
 
-def _with_writer(records: Tensors, key: LogicalKey) -> Slice:
-    """The operations that wrote `key`, which is none itself."""
-    flow = DataFlow(records, records[key].step)
-    return _slice_of(records, flow, key, [source for source in flow.inputs(key) if source.tensor.operation])
-
-
-def _slice_of(records: Tensors, flow: DataFlow, key: LogicalKey, chosen: Sequence[LogicalKey]) -> Slice:
-    """These operations and what enters them."""
-    in_order = sorted(chosen, key=lambda each: records[each].index)
-    operations = dict.fromkeys(each.tensor._replace(output=0) for each in in_order if each.tensor.operation)
-    entering = dict.fromkeys(source for each in in_order for source in flow.inputs(each) if source not in chosen)
-    return Slice(tuple(operations), tuple(source.tensor for source in entering), key.tensor)
+def _begin_alike(a: _Follower, b: _Follower, right: Sequence[TensorPair]) -> None:
+    """Adds the operation before the latest source that is not a source of the other side, until both begin with the
+    same tensors, or leaves them as they are if that takes too many."""
+    to_b, to_a = {pair.a: pair.b for pair in right}, {pair.b: pair.a for pair in right}
+    chosen_a, chosen_b = list(a.chosen), list(b.chosen)
+    while max(len(a.chosen), len(b.chosen)) <= _MOST_OPERATIONS:
+        sources_a, sources_b = a.sources, b.sources
+        alone = [
+            *((a, each) for each in sources_a if to_b.get(each) not in sources_b and a.flow.inputs(each)),
+            *((b, each) for each in sources_b if to_a.get(each) not in sources_a and b.flow.inputs(each)),
+        ]
+        if not alone:
+            return
+        side, latest = max(alone, key=lambda each: each[0].records[each[1]].index)
+        side.chosen.append(latest)
+    a.chosen, b.chosen = chosen_a, chosen_b
