@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch._prims_common import is_non_overlapping_and_dense_or_false
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -25,6 +26,8 @@ _WRITTEN = {"alltoall_base_": (0,), "_allgather_base_": (0,), "_reduce_scatter_b
 _WRITTEN |= {"allgather_": (0,), "reduce_scatter_": (0,), "alltoall_": (0,)}
 _WRITTEN |= {"allgather_into_tensor_coalesced_": (0,), "reduce_scatter_tensor_coalesced_": (0,)}
 """Collective -> positions of arguments that it only writes."""
+_WRAPPERS = frozenset(("_wrap_tensor_autograd",))
+"""Operations that wrap a tensor without computing anything."""
 _COPIES = frozenset((torch.ops.aten.copy_, torch.ops.aten.clone))
 """Copies of known tensors are captured like views: autograd copies a gradient to which there is another reference."""
 
@@ -84,7 +87,7 @@ class CaptureOperations(TorchDispatchMode):
 
     def _is_captured(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether an operation is one of the requested, or another one between them, such as a view."""
-        if self.result is not None:
+        if self.result is not None or func.overloadpacket.__name__ in _WRAPPERS:
             return False
         if not self.is_update:
             if not self._recorder.is_recording:
@@ -249,8 +252,9 @@ def _written(func: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -
 
 
 def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor."""
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    """This rank's part of a tensor, and the tensor of which a functional collective is still in flight."""
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return local.elem if isinstance(local, AsyncCollectiveTensor) else local
 
 
 def _storage(tensor: Tensor) -> int:

@@ -75,3 +75,9 @@ def collective_calls(operation: str, arguments: Sequence[Any], source: Callable[
             raise NotEnoughEvidence(
                 f"the collective {name} has no counterpart in a script.", "The comparison names the operation."
             )
+
+
+def functional_call(operation: str, sources: Sequence[str]) -> str:
+    """The call of a functional collective, whose result is waited for: tensors in flight wait when they are used."""
+    arguments = [f"{each}.group_name" if each.startswith("groups[") else each for each in sources]
+    return f"torch.ops._c10d_functional.wait_tensor(torch.ops.{operation}({', '.join(arguments)}))"

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainyard.errors import NotEnoughEvidence
 from trainyard.numerics.reproduce.captured_slice import CapturedOperation, CapturedSlice
-from trainyard.numerics.reproduce.collective_calls import collective_calls, is_collective
+from trainyard.numerics.reproduce.collective_calls import collective_calls, functional_call, is_collective
 from trainyard.printable import printable
 
 _FLOATS = ("float16", "bfloat16", "float32")
@@ -36,10 +36,11 @@ def function_lines(
             yield from (f"    {call}" for call in calls)
             continue
         arguments = [_source(value, names) for value in operation.arguments]
-        if is_collective(operation.operation):
-            arguments = [f"{each}.group_name" if each.startswith("groups[") else each for each in arguments]
         arguments += [f"{keyword}={_source(value, names)}" for keyword, value in operation.keywords.items()]
-        yield f"    v{number} = torch.ops.{operation.operation}({', '.join(arguments)})"
+        if is_collective(operation.operation):
+            yield f"    v{number} = {functional_call(operation.operation, arguments)}"
+        else:
+            yield f"    v{number} = torch.ops.{operation.operation}({', '.join(arguments)})"
     yield f"    return {_source(captured.result, names)}"
 
 
