@@ -18,7 +18,8 @@ def command(context: click.Context, a: str, b: str, out: str, rerun: bool, as_js
     A and B are folders as for `trainyard numerics compare`. Their commands are run again, in the present directory, to
     capture the operations that compute the first different tensor, and what enters them. The script needs only torch:
     it has the operations of A and of B, computes the error of each against float64, and exits with 1 if the fault
-    shows. Inputs are random numbers if the fault shows with them, and those of the training otherwise.
+    shows. Inputs are random numbers if the fault shows with them, and those of the training otherwise. Operations with
+    collectives run with one process for each rank.
 
     Exit codes: 0 the script shows the fault, 1 it does not, 2 bad input, 3 no difference that operations show.
     """

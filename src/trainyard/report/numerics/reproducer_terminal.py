@@ -26,6 +26,7 @@ def reproducer_headline(result: Reproducer) -> str:
         errors += f"; {result.dtype_a} and {result.dtype_b}"
     if result.shows_fault:
         inputs = "random inputs" if result.inputs == "random" else "the inputs of the training"
+        inputs += f" on {result.ranks} ranks" if result.ranks > 1 else ""
         return f"{result.script} shows the fault of {where} with {inputs}: {errors}."
     return (
         f"{result.script} does not show the fault of {where}: {errors}. The operations compute the right result from "
