@@ -23,10 +23,13 @@ def fault_table(trials: Trials) -> str:
     finished = [trial for fault in FAULTS if (trial := trials.fault(fault.id)) and not trial.error]
     alarms, named = sum(trial.verdict == ALARM for trial in finished), sum(trial.named for trial in finished)
     shown = sum(trial.reproduced.endswith(" inputs") for trial in finished)
-    numbers = len({fault.number for fault in FAULTS if (trial := trials.fault(fault.id)) and trial.named})
+    of_bugs = [(fault.number, trial) for fault in FAULTS if (trial := trials.fault(fault.id)) and trial.named]
+    bugs = len({number for number, _ in of_bugs})
+    with_script = len({number for number, trial in of_bugs if trial.reproduced.endswith(" inputs")})
     lines.append(
-        f"\n{len(finished)} of {len(FAULTS)} faults tried: {alarms} with an alarm, {named} named, of {numbers} bugs; "
-        f"{shown} shown by a reproducer.\n"
+        f"\n{len(finished)} of {len(FAULTS)} faults tried: {alarms} with an alarm, {named} named, {shown} shown by a "
+        f"reproducer. Of {len({fault.number for fault in FAULTS})} bugs, {bugs} were named, {with_script} of them with a "
+        "reproducer.\n"
     )
     return "\n".join(lines)
 

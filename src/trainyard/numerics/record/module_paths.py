@@ -115,7 +115,7 @@ class ModulePaths:
 
     def find_parameter(self, module: str, name: str) -> Tensor | None:
         """The parameter of a called module; None if there is none."""
-        return next((tensor for tensor, place in self._parameters.items() if place == (module, name)), None)
+        return next((tensor for tensor, known in self._parameters.items() if known == (module, name)), None)
 
     def parameters(self) -> list[Tensor]:
         """The parameters of all called modules."""

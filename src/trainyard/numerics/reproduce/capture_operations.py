@@ -22,10 +22,13 @@ from trainyard.numerics.reproduce.encode_argument import encode_argument
 from trainyard.numerics.reproduce.operation_source import tensors_among
 from trainyard.numerics.tensor_record import TensorKey
 
-_WRITTEN = {"alltoall_base_": (0,), "_allgather_base_": (0,), "_reduce_scatter_base_": (0,), "recv_": (0,)}
-_WRITTEN |= {"allgather_": (0,), "reduce_scatter_": (0,), "alltoall_": (0,)}
-_WRITTEN |= {"allgather_into_tensor_coalesced_": (0,), "reduce_scatter_tensor_coalesced_": (0,)}
-"""Collective -> positions of arguments that it only writes."""
+_FIRST_IS_OUTPUT = frozenset(
+    (
+        *("alltoall_base_", "alltoall_", "_allgather_base_", "allgather_", "allgather_into_tensor_coalesced_"),
+        *("_reduce_scatter_base_", "reduce_scatter_", "reduce_scatter_tensor_coalesced_", "recv_"),
+    )
+)
+"""Collectives that write their first argument without reading it."""
 _WRAPPERS = frozenset(("_wrap_tensor_autograd",))
 """Operations that wrap a tensor without computing anything."""
 _COPIES = frozenset((torch.ops.aten.copy_, torch.ops.aten.clone))
@@ -39,9 +42,10 @@ class CaptureOperations(TorchDispatchMode):
     DistributedDataParallel write the memory of other tensors.
     """
 
-    def __init__(self, recorder: Recorder, wanted: Iterable[TensorKey]) -> None:
+    def __init__(self, recorder: Recorder, wanted: Iterable[TensorKey], *, of_shards: bool = False) -> None:
+        """`of_shards`: the operations compute each shard of a DTensor alone, as an optimizer's do."""
         super().__init__()
-        self._recorder, self._wanted = recorder, frozenset(wanted)
+        self._recorder, self._wanted, self._of_shards = recorder, frozenset(wanted), of_shards
         self._names: dict[int, Any] = {}
         """Identity of a tensor -> its reference. The tensors are kept, so that identities stay theirs."""
         self._kept: list[Tensor] = []
@@ -62,7 +66,7 @@ class CaptureOperations(TorchDispatchMode):
     def note_inputs(self, tensors: Iterable[Tensor]) -> None:
         """Notes tensors whose present values enter the operations."""
         for tensor in tensors if self.result is None else ():
-            self._add_input(_local(tensor))
+            self._add_input(self._local(tensor))
 
     def note_result(self, tensor: Tensor) -> None:
         """Notes the requested tensor; one that no captured operation computed is an input."""
@@ -93,16 +97,23 @@ class CaptureOperations(TorchDispatchMode):
             if not self._recorder.is_recording:
                 return False
             key = self._recorder.next_key(func, args)
+            if key in self._wanted:
+                return True
             if key is not None and func.overloadpacket not in _COPIES:
-                return key in self._wanted
+                return False
         return any(self._is_known(tensor) for tensor in tensors_in([args, kwargs]))
 
     def _is_known(self, tensor: Tensor) -> bool:
-        tensor = _local(tensor)
+        tensor = self._local(tensor)
         return id(tensor) in self._names or _storage(tensor) in self._bases
 
+    def _local(self, tensor: Tensor) -> Tensor:
+        """The tensor of which a functional collective is still in flight; this rank's shard, if shards are followed."""
+        local = tensor._local_tensor if isinstance(tensor, DTensor) and self._of_shards else tensor
+        return local.elem if isinstance(local, AsyncCollectiveTensor) else local
+
     def _known_elements(self, func: Any, args: Sequence[Any]) -> Elements | None:
-        """Of an operation on lists of tensors that are independent of each other: the elements that are known."""
+        """The known elements of an operation on lists of independent tensors; None for other operations."""
         if not func.overloadpacket.__name__.startswith(("_foreach_", "_fused_")):
             return None
         lists = [value for value in args if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor)]
@@ -114,19 +125,19 @@ class CaptureOperations(TorchDispatchMode):
         """Notes what an operation writes without reading it, and the whole storage of a part that it changes."""
         name = func.overloadpacket.__name__
         if func.namespace == "c10d":
-            for tensor in tensors_in([args[at] for at in _WRITTEN.get(name, ())]):
+            for tensor in tensors_in(args[0]) if name in _FIRST_IS_OUTPUT else ():
                 if not self._is_known(tensor):
                     self._add_input(tensor, value=torch.zeros_like)
         elif is_in_place(func) and isinstance(args[0], Tensor):
-            tensor = _local(args[0])
+            tensor = self._local(args[0])
             if not self._is_known(tensor) and not _covers(tensor):
-                self._add_input(self._whole(tensor))
+                self._add_input(self._storage_owner(tensor))
 
-    def _whole(self, tensor: Tensor) -> Tensor:
+    def _storage_owner(self, tensor: Tensor) -> Tensor:
         """A tensor with the whole storage of another: the parameter of the model that owns it, or a flat one."""
         for parameter in self._recorder.paths.parameters():
-            if _storage(_local(parameter)) == _storage(tensor) and _covers(_local(parameter)):
-                return _local(parameter)
+            if _storage(self._local(parameter)) == _storage(tensor) and _covers(self._local(parameter)):
+                return self._local(parameter)
         with torch.no_grad(), _disable_current_modes():
             return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
 
@@ -135,7 +146,7 @@ class CaptureOperations(TorchDispatchMode):
         several = not isinstance(result, Tensor)
         if func.namespace != "c10d":  # collectives return their arguments
             for output, tensor in enumerate(tensors_in(result)):
-                self._keep(_local(tensor), {"tensor": name, "output": output} if several else {"tensor": name})
+                self._keep(self._local(tensor), {"tensor": name, "output": output} if several else {"tensor": name})
         is_forward = not self.is_update and torch._C._current_graph_task_id() == -1
         self.operations.append(
             CapturedOperation(
@@ -160,7 +171,7 @@ class CaptureOperations(TorchDispatchMode):
 
     def _reference(self, tensor: Tensor) -> Any:
         """The reference to a tensor; one that no captured operation computed becomes an input, with its value."""
-        tensor = _local(tensor)
+        tensor = self._local(tensor)
         known = self._names.get(id(tensor))
         if known is not None:
             return known
@@ -249,12 +260,6 @@ def _written(func: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -
     positions = {argument.name: at for at, argument in enumerate(func._schema.arguments)}
     by_position = [arguments[positions[name]] for name in names if positions[name] < len(arguments)]
     return [*by_position, *(keywords[name] for name in names if name in keywords)]
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of a tensor, and the tensor of which a functional collective is still in flight."""
-    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-    return local.elem if isinstance(local, AsyncCollectiveTensor) else local
 
 
 def _storage(tensor: Tensor) -> int:

@@ -28,7 +28,7 @@ class CaptureRecorder(Recorder):
         self._is_written = False
 
     def _operation_mode(self) -> TorchDispatchMode:
-        self.capture = CaptureOperations(self, self.request.operations)
+        self.capture = CaptureOperations(self, self.request.operations, of_shards=self.request.is_update)
         return self.capture
 
     def _record(self, tensor: Tensor, role: Role, **options: Any) -> None:

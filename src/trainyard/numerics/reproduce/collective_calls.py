@@ -1,4 +1,4 @@
-"""Calls of torch.distributed that do what a captured collective does."""
+"""Calls of torch.distributed that are equivalent to captured collectives."""
 
 from __future__ import annotations
 

@@ -14,6 +14,8 @@ from trainyard.numerics.compare.logical_tensors import LogicalKey
 from trainyard.numerics.tensor_record import Role, TensorKey
 
 _MOST_OPERATIONS = 300
+_MOST_ADDED = 40
+"""Operations that are added so that both sides begin with the same tensors."""
 _WITHOUT_SLICE: dict[Kind, str] = {
     "data": "the batches differ, before any operation",
     "random values": "the sides draw other random numbers, which no operation computes",
@@ -62,7 +64,9 @@ def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
     if not a.has_operations and not b.has_operations:
         a.add_writers()
         b.add_writers()
-    _begin_alike(a, b, right)
+    is_compiled = _is_compiled(matched.b.tensors, pair.b)
+    if not is_compiled:
+        _begin_alike(a, b, right)
     of_a, of_b = a.slice(), b.slice()
     if not of_a.operations and not of_b.operations:
         raise NotEnoughEvidence(
@@ -76,7 +80,7 @@ def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
             f"{_MOST_OPERATIONS}.",
             "Compare programs that are more alike.",
         )
-    return first, Slices(first.tensor, of_a, of_b, _is_compiled(matched.b.tensors, pair.b))
+    return first, Slices(first.tensor, of_a, of_b, is_compiled)
 
 
 def _update_of(matched: MatchedRecords, point: TensorPoint, role: Role) -> Slices:
@@ -119,8 +123,8 @@ def _pair(matched: MatchedRecords, point: TensorPoint) -> TensorPair:
 
 
 def _is_source(matched: MatchedRecords, pair: TensorPair, status: Status) -> bool:
-    """Whether the operations may start from a tensor: not from a wrong one, such as integers that differ, which are not
-    judged by themselves."""
+    """Whether the operations may start from a tensor: not from a wrong one. Integers that differ have no status of
+    their own."""
     a, b = matched.a.tensors[pair.a], matched.b.tensors[pair.b]
     is_exact = a.dtype == b.dtype and not a.dtype.startswith(("float", "bfloat", "complex"))
     is_other_integer = is_exact and a.hash != "" and b.hash != "" and a.hash != b.hash
@@ -155,7 +159,7 @@ class _Follower:
         self.chosen += [source for source in self.flow.sources(self.key, right) if source not in right]
 
     def add_writers(self) -> None:
-        """Chooses the operations that wrote `key`, which is none itself."""
+        """Chooses the operations that wrote `key`, such as a gradient."""
         self.chosen += [source for source in self.flow.inputs(self.key) if source.tensor.operation]
 
     def slice(self) -> Slice:
@@ -169,7 +173,7 @@ def _begin_alike(a: _Follower, b: _Follower, right: Sequence[TensorPair]) -> Non
     same tensors, or leaves them as they are if that takes too many."""
     to_b, to_a = {pair.a: pair.b for pair in right}, {pair.b: pair.a for pair in right}
     chosen_a, chosen_b = list(a.chosen), list(b.chosen)
-    while max(len(a.chosen), len(b.chosen)) <= _MOST_OPERATIONS:
+    for _ in range(_MOST_ADDED):
         sources_a, sources_b = a.sources, b.sources
         alone = [
             *((a, each) for each in sources_a if to_b.get(each) not in sources_b and a.flow.inputs(each)),

@@ -54,8 +54,8 @@ Compared = Literal["values", "dtype", "shape", "replicas"]
 
 
 class RankScriptParts(NamedTuple):
-    """`title`: lines on the difference. `a`, `b`: rank -> operations. `compares`: what the difference is one of:
-    the values, dtype or shape of the result, or its equality over the ranks. `limit`: relative error that rounding
+    """`title`: lines on the difference. `a`, `b`: rank -> operations. `compares`: the property in which the sides
+    differ: values, dtype or shape of the result, or its equality over the ranks. `limit`: relative error that rounding
     explains."""
 
     title: Sequence[str]
