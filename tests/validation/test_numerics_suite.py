@@ -161,11 +161,13 @@ def test_failed_recordings_are_reported_and_tried_again(commands, tmp_path) -> N
 
 def test_tables_count_alarms_and_names(tmp_path) -> None:
     trials = Trials(tmp_path / "trials.jsonl")
-    trials.append(FaultTrial(id=FAULTS[0].id, verdict="different", named=True))
-    trials.append(FaultTrial(id=FAULTS[1].id, verdict="different"))
+    trials.append(FaultTrial(id=FAULTS[0].id, verdict="different", named=True, reproduced="random inputs"))
+    trials.append(FaultTrial(id=FAULTS[1].id, verdict="different", reproduced="captured inputs"))
     trials.append(FaultTrial(id=FAULTS[2].id, error="no"))
     for seed in range(4):
         verdict = "different" if seed == 3 else "same"
         trials.append(BenignTrial(id=SETUPS[0].id, seed=seed, verdict=verdict, location=Location(module="embedding")))
-    assert f"2 of {len(FAULTS)} faults tried: 2 with an alarm, 1 named, of 1 bugs; 0 shown" in fault_table(trials)
+    table = fault_table(trials)
+    assert f"2 of {len(FAULTS)} faults tried: 2 with an alarm, 1 named, 2 shown by a reproducer." in table
+    assert "Of 27 bugs, 1 are named, 1 of them with a reproducer." in table
     assert "1 false alarms in 4 pairs: 25.0 %" in benign_table(trials)

@@ -26,11 +26,10 @@ def fault_table(trials: Trials) -> str:
     of_bugs = [(fault.number, trial) for fault in FAULTS if (trial := trials.fault(fault.id)) and trial.named]
     bugs = len({number for number, _ in of_bugs})
     with_script = len({number for number, trial in of_bugs if trial.reproduced.endswith(" inputs")})
-    lines.append(
-        f"\n{len(finished)} of {len(FAULTS)} faults tried: {alarms} with an alarm, {named} named, {shown} shown by a "
-        f"reproducer. Of {len({fault.number for fault in FAULTS})} bugs, {bugs} were named, {with_script} of them with a "
-        "reproducer.\n"
-    )
+    counts = f"{alarms} with an alarm, {named} named, {shown} shown by a reproducer"
+    all_bugs = len({fault.number for fault in FAULTS})
+    of_all = f"Of {all_bugs} bugs, {bugs} are named, {with_script} of them with a reproducer"
+    lines.append(f"\n{len(finished)} of {len(FAULTS)} faults tried: {counts}. {of_all}.\n")
     return "\n".join(lines)
 
 
