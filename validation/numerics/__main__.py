@@ -8,7 +8,7 @@ seeds. `tables`: the results so far. Without an argument: everything.
 
 Finished trials are lines of validation/out/numerics.jsonl and are not repeated. `--only TEXT`: those whose ids contain
 TEXT. `--seeds N`: pairs of each set-up. `--jobs N`: trials at the same time; with OMP_NUM_THREADS=1, as many as the
-machine has cores.
+machine has cores. `--page FILE`: writes the tables as a page of the documentation.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from validation.numerics.fault import Fault
 from validation.numerics.faults import FAULTS
 from validation.numerics.loss_curves import judge_curves
 from validation.numerics.recorded_pair import CommandFailed, compare, record, reproduce
-from validation.numerics.tables import benign_table, fault_table, list_errors
+from validation.numerics.tables import benign_table, fault_table, list_errors, page
 from validation.numerics.trials import BenignTrial, CurveTrial, FaultTrial, Trial, Trials
 
 OUT = Path(__file__).parents[1] / "out"
@@ -153,6 +153,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="TEXT")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--page", type=Path, metavar="FILE")
     options = parser.parse_args()
     trials = Trials(OUT / "numerics.jsonl")
     faults = [fault for fault in FAULTS if options.only in fault.id]
@@ -169,6 +170,8 @@ def main() -> None:
         for future in started:
             future.result()
     print(f"\n{fault_table(trials)}\n{benign_table(trials)}")
+    if options.page is not None:
+        options.page.write_text(page(trials), "utf-8")
     if errors := list_errors(trials):
         print(f"Trials without a result:\n\n{errors}")
 

@@ -2,15 +2,66 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
 
 from validation.convergence import bounds
-from validation.numerics.benign import SETUPS
+from validation.numerics.benign import SEEDS, SETUPS
 from validation.numerics.fault import Fault, Location
 from validation.numerics.faults import FAULTS
 from validation.numerics.trials import CurveTrial, FaultTrial, Trials
 
 ALARM = "different"
+
+
+_PAGE = """# Planted faults
+
+What `trainyard numerics` finds in trainings with a planted fault, each a published bug as a small script, and in
+trainings that differ by rounding only. {dates}, torch {torch}, Python {python}, {cores} cores of an {processor}, one
+thread a process, two trials at a time.
+
+## Faults
+
+Both variants of a fault are recorded and compared. *Named*: the first difference, or an operation from which it
+follows and that only one side computes, is at a module or operation that was stated before the comparison was written
+(*amended*: a condition was dropped later). *Step*: the first step that is reported, and the first in which a tensor
+differs. *Reproducer*: the inputs with which the script of `numerics reproduce` shows the fault, or the reason for
+which there is none. *Seconds*: to record both sides, and to compare them. *Loss curves*: the verdict of
+`gate convergence` on 80 steps with four seeds, and the difference of the final loss.
+
+{faults}
+## Rounding only
+
+Each set-up is tried with {seeds} seeds, which have other weights, data and shapes. *Undetectable*: the largest share
+of a pair's tensors that rounding makes useless.
+
+{benign}
+`OMP_NUM_THREADS=1 python -m validation.numerics --jobs 2 --page docs/planted-faults.md` repeats the trials and writes
+this page. [How the comparison decides](explanation/numerics.md).
+"""
+
+
+def page(trials: Trials) -> str:
+    """The tables as a page of the documentation."""
+    days = sorted({trial.when[:10] for trial in trials.by_key.values() if not trial.error})
+    return _PAGE.format(
+        dates=" to ".join(dict.fromkeys((days[0], days[-1]))) if days else "Not tried",
+        torch=version("torch"),
+        python=platform.python_version(),
+        cores=os.cpu_count(),
+        processor=_processor(),
+        faults=fault_table(trials),
+        seeds=SEEDS,
+        benign=benign_table(trials),
+    )
+
+
+def _processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
 
 
 def fault_table(trials: Trials) -> str:

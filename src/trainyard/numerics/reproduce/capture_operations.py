@@ -39,7 +39,8 @@ class CaptureOperations(TorchDispatchMode):
     """Sees each operation before the recorder counts it.
 
     Tensors are followed by their identity and by the storage that they share, since views and the buckets of
-    DistributedDataParallel write the memory of other tensors.
+    DistributedDataParallel write the memory of other tensors. Operations on a DTensor are those of the whole tensor,
+    which all ranks gather if it becomes an input.
     """
 
     def __init__(self, recorder: Recorder, wanted: Iterable[TensorKey], *, of_shards: bool = False) -> None:
@@ -105,7 +106,7 @@ class CaptureOperations(TorchDispatchMode):
 
     def _is_known(self, tensor: Tensor) -> bool:
         tensor = self._local(tensor)
-        return id(tensor) in self._names or _storage(tensor) in self._bases
+        return id(tensor) in self._names or (_is_plain(tensor) and _storage(tensor) in self._bases)
 
     def _local(self, tensor: Tensor) -> Tensor:
         """The tensor of which a functional collective is still in flight; this rank's shard, if shards are followed."""
@@ -128,16 +129,16 @@ class CaptureOperations(TorchDispatchMode):
             for tensor in tensors_in(args[0]) if name in _FIRST_IS_OUTPUT else ():
                 if not self._is_known(tensor):
                     self._add_input(tensor, value=torch.zeros_like)
-        elif is_in_place(func) and isinstance(args[0], Tensor):
+        elif is_in_place(func) and isinstance(args[0], Tensor) and _is_plain(self._local(args[0])):
             tensor = self._local(args[0])
             if not self._is_known(tensor) and not _covers(tensor):
                 self._add_input(self._storage_owner(tensor))
 
     def _storage_owner(self, tensor: Tensor) -> Tensor:
         """A tensor with the whole storage of another: the parameter of the model that owns it, or a flat one."""
-        for parameter in self._recorder.paths.parameters():
-            if _storage(self._local(parameter)) == _storage(tensor) and _covers(self._local(parameter)):
-                return self._local(parameter)
+        for parameter in map(self._local, self._recorder.paths.parameters()):
+            if _is_plain(parameter) and _storage(parameter) == _storage(tensor) and _covers(parameter):
+                return parameter
         with torch.no_grad(), _disable_current_modes():
             return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
 
@@ -165,9 +166,8 @@ class CaptureOperations(TorchDispatchMode):
     def _keep(self, tensor: Tensor, reference: Any) -> None:
         self._names[id(tensor)] = reference
         self._kept.append(tensor)
-        storage = _storage(tensor)
-        if storage not in self._bases or _covers(tensor):
-            self._bases[storage] = tensor
+        if _is_plain(tensor) and (_storage(tensor) not in self._bases or _covers(tensor)):
+            self._bases[_storage(tensor)] = tensor
 
     def _reference(self, tensor: Tensor) -> Any:
         """The reference to a tensor; one that no captured operation computed becomes an input, with its value."""
@@ -175,7 +175,7 @@ class CaptureOperations(TorchDispatchMode):
         known = self._names.get(id(tensor))
         if known is not None:
             return known
-        base = self._bases.get(_storage(tensor))
+        base = self._bases.get(_storage(tensor)) if _is_plain(tensor) else None
         if base is None:
             return self._add_input(tensor)
         if base.dtype == tensor.dtype and _geometry(tensor) == _geometry(base):
@@ -213,13 +213,14 @@ class CaptureOperations(TorchDispatchMode):
     def _add_input(self, tensor: Tensor, value: Callable[[Tensor], Tensor] = torch.detach) -> Any:
         """Adds an input with the present value of a tensor, or another value of its shape and strides."""
         self._bytes += tensor.numel() * tensor.element_size()
-        if type(tensor).__torch_dispatch__ is not Tensor.__torch_dispatch__ or self._bytes > MOST_INPUT_BYTES:
+        if not (_is_plain(tensor) or isinstance(tensor, DTensor)) or self._bytes > MOST_INPUT_BYTES:
             return {"opaque": type(tensor).__name__}
         name = f"x{len(self.inputs)}"
         with torch.no_grad(), _disable_current_modes():
-            present = value(tensor).to("cpu", copy=True).contiguous()
+            whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            present = value(whole).to("cpu", copy=True).contiguous()
         dtype = str(tensor.dtype).removeprefix("torch.")
-        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        shape, stride = tuple(whole.shape), tuple(whole.stride())
         self.inputs.append((CapturedInput(name=name, dtype=dtype, shape=shape, stride=stride, file=""), present))
         self._keep(tensor, {"tensor": name})
         return {"tensor": name}
@@ -260,6 +261,11 @@ def _written(func: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -
     positions = {argument.name: at for at, argument in enumerate(func._schema.arguments)}
     by_position = [arguments[positions[name]] for name in names if positions[name] < len(arguments)]
     return [*by_position, *(keywords[name] for name in names if name in keywords)]
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a tensor has values of its own, and does not wrap others."""
+    return type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 def _storage(tensor: Tensor) -> int:
