@@ -41,8 +41,8 @@ _ALLOCATIONS = frozenset(
     )
 )
 """Operations without values of their own."""
-_COLLECTIVES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem"))
-"""Namespaces of collectives."""
+_COLLECTIVES = frozenset(("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "fsdp"))
+"""Namespaces of collectives, and of FSDP2's copies to and from their buffers, which are not initialised at first."""
 _UNRECORDED = _COLLECTIVES | {"inductor", "profiler", "prim"}
 """Namespaces of collectives and of the framework's own operations."""
 _MASKS = frozenset(("masked_fill", "masked_fill_", "where", "full", "full_like", "tril", "triu", "fill_", "new_full"))
