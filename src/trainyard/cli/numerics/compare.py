@@ -41,6 +41,8 @@ def command(
     from trainyard.cli.support.output import console, print_json, say
     from trainyard.report.numerics.numerics_terminal import print_numerics
 
+    if reproducer and not page:
+        raise click.UsageError("--reproducer is shown by the page: pass --page too.")
     report = api.compare_numerics(a, b, exact=exact, reproducer=reproducer)
     if as_json:
         print_json(report)

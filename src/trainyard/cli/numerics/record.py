@@ -70,5 +70,6 @@ def command(
         most_elements=max_elements,
         say=say,
     )
+    say(f"wrote {out}")
     if as_json:
         print_json(report)

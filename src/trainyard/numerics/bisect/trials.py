@@ -64,8 +64,8 @@ class Trials:
             self._known[key] = trial
         if trial not in self.finished:
             self.finished.append(trial)
-            names = ", ".join(change.name for change in key) or "none"
-            self._say(f"trial {len(self.finished)}: of B {names}: {trial.outcome}")
+            changes = f"A with {', '.join(change.name for change in key)} of B" if key else "A again"
+            self._say(f"trial {len(self.finished)}, {changes}: {trial.outcome}")
         return trial
 
     def _run(self, chosen: tuple[Change, ...]) -> Trial:

@@ -165,8 +165,8 @@ def _verdict(
     if has_divergence:
         return "different", ""
     if judgements.rule is None and "undetectable" in judgements.status:
-        cause = ", as its recording did not end" if is_unfinished else ""
-        return "cannot tell", f"A has {next(filter(None, judgements.reasons))}{cause}."
+        hint = "its recording did not end" if is_unfinished else "pass the record that has one first, as A"
+        return "cannot tell", f"A has {next(filter(None, judgements.reasons))}: {hint}."
     if not alignment.pairs:
         return "cannot tell", "no tensor is in both records."
     first_step = alignment.pairs[0].a.tensor.step
@@ -223,7 +223,10 @@ def _notes(matched: MatchedRecords) -> Iterator[str]:
         if versions_a[library] != versions_b[library]:
             yield f"{library} is {versions_a[library]} in A and {versions_b[library]} in B."
     if a.differing:
-        yield f"{len(a.differing):,} tensors of A differ between ranks that should hold equal values."
+        yield (
+            f"{len(a.differing):,} tensors of A have other values on each rank: replicas that should be equal, or "
+            "shards of a layout that the record does not know."
+        )
     if (key := random_state_differs(a.tensors, b.tensors, alignment)) is not None:
         yield f"The states of random-number generators differ, first in step {key.tensor.step}."
 

@@ -109,10 +109,16 @@ def run_recorded(command: Sequence[str], folder: Path, request: RecordRequest, i
     variables = {FOLDER: str(folder.absolute()), REQUEST: msgspec.json.encode(request).decode()}
     code = run_watched([program, *command[1:]], variables, inherited)
     if code:
-        raise CommandFailed(
-            f"the command failed with exit code {code} while the variant {request.variant!r} was recorded.",
-            "Its output is above. If only this variant fails, record with --replicas 0.",
-        )
+        raise CommandFailed(f"the command failed with exit code {code} {_purpose(request)}", "Its output is above.")
+
+
+def _purpose(request: RecordRequest) -> str:
+    """Why a command was run, and what to do if it fails for that reason only."""
+    if request.capture is not None:
+        return "while its operations were captured. It must run in the folder in which it was recorded."
+    if request.variant == "plain":
+        return "while it was recorded. It must succeed without trainyard."
+    return f"while the variant {request.variant!r} was recorded. If only this variant fails, record with --replicas 0."
 
 
 def _find_program(command: Sequence[str]) -> str:

@@ -10,6 +10,7 @@ from trainyard.numerics.compare.align_tensors import TensorPair, Tensors
 from trainyard.numerics.compare.compare_records import MatchedRecords
 from trainyard.numerics.compare.comparison_result import Divergence, Kind, Status, TensorPoint
 from trainyard.numerics.compare.data_flow import DataFlow
+from trainyard.numerics.compare.judge_tensors import NO_REFERENCE
 from trainyard.numerics.compare.logical_tensors import LogicalKey
 from trainyard.numerics.tensor_record import Role, TensorKey
 
@@ -47,6 +48,11 @@ class Slices(NamedTuple):
 def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
     """The first difference and its slices. Raises `NotEnoughEvidence` if there is none that operations show."""
     first = matched.divergences.first
+    if first is None and NO_REFERENCE in matched.judgements.reasons:
+        raise NotEnoughEvidence(
+            "A has no float64 reference, without which no difference is judged.",
+            "Pass the record with the reference first, or record A without --replicas 0.",
+        )
     if first is None:
         raise NotEnoughEvidence("the records do not differ: there is nothing to reproduce.", "Compare them first.")
     if first.kind in _WITHOUT_SLICE:

@@ -42,7 +42,8 @@ def print_bisection(result: NumericsBisection, console: Console) -> None:
     if result.first is not None:
         console.print(Text(plain(f"first at {describe_tensor(result.first.tensor)}: {describe(result.first)}")))
     unresolved = [trial for trial in result.trials if trial.outcome == "unresolved"]
-    console.print(Text(f"{len(result.trials)} trials, {len(unresolved)} of them without an outcome", style="dim"))
+    failed = f", {len(unresolved)} of them without an outcome" if unresolved else ""
+    console.print(Text(f"{len(result.trials)} trials{failed}", style="dim"))
     for trial in unresolved:
         names = ", ".join(change.name for change in trial.changes)
         console.print(Text(plain(f"  {names}: {trial.failure}"), style="dim"))

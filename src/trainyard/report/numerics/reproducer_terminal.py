@@ -43,6 +43,6 @@ def print_reproducer(result: Reproducer, console: Console) -> None:
     lines = result.text.splitlines()
     shown = [line if len(line) < 200 else f"{line[:150]}..." for line in lines[:_MOST_LINES]]
     console.print()
-    console.print(Syntax("\n".join(map(plain, shown)), "python", background_color="default", word_wrap=True))
+    console.print(Syntax("\n".join(map(plain, shown)), "python", background_color="default"), soft_wrap=True)
     if len(lines) > len(shown):
         console.print(Text(f"{len(lines) - len(shown)} more lines in the file", style="dim"))

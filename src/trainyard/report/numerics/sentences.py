@@ -161,6 +161,11 @@ def explain(comparison: RecordComparison) -> Iterator[str]:
         yield "The plain run of B did not end; the tensors until then are compared."
     if comparison.rule is not None:
         yield explain_rule(comparison.rule)
+    if comparison.first is not None and comparison.first.tensor.phase:
+        yield (
+            "A status compares A and B in the step and phase of the first difference: identical bit by bit, within "
+            "rounding, or different. An identical tensor has an error too, relative to A in float64."
+        )
     for reason, count in comparison.undetectable_reasons.items():
         yield f"{units.counted(count, 'tensor')} undetectable: {reason}."
     if comparison.counts.compensated:
