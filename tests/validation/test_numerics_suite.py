@@ -169,5 +169,5 @@ def test_tables_count_alarms_and_names(tmp_path) -> None:
         trials.append(BenignTrial(id=SETUPS[0].id, seed=seed, verdict=verdict, location=Location(module="embedding")))
     table = fault_table(trials)
     assert f"2 of {len(FAULTS)} faults tried: 2 with an alarm, 1 named, 2 shown by a reproducer." in table
-    assert "Of 27 bugs, 1 are named, 1 of them with a reproducer." in table
+    assert "1 of 27 bugs are named, 1 of them with a reproducer." in table
     assert "1 false alarms in 4 pairs: 25.0 %" in benign_table(trials)

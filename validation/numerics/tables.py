@@ -79,7 +79,7 @@ def fault_table(trials: Trials) -> str:
     with_script = len({number for number, trial in of_bugs if trial.reproduced.endswith(" inputs")})
     counts = f"{alarms} with an alarm, {named} named, {shown} shown by a reproducer"
     all_bugs = len({fault.number for fault in FAULTS})
-    of_all = f"Of {all_bugs} bugs, {bugs} are named, {with_script} of them with a reproducer"
+    of_all = f"{bugs} of {all_bugs} bugs are named, {with_script} of them with a reproducer"
     lines.append(f"\n{len(finished)} of {len(FAULTS)} faults tried: {counts}. {of_all}.\n")
     return "\n".join(lines)
 

@@ -113,7 +113,7 @@ def run_recorded(command: Sequence[str], folder: Path, request: RecordRequest, i
 
 
 def _purpose(request: RecordRequest) -> str:
-    """Why a command was run, and what to do if it fails for that reason only."""
+    """The reason for which a command was run, and the next step if it fails for that reason only."""
     if request.capture is not None:
         return "while its operations were captured. It must run in the folder in which it was recorded."
     if request.variant == "plain":

@@ -22,7 +22,7 @@ export const moduleRows = () => [
 export function moduleTable() {
   const { modules } = view;
   const different = modules.filter(({ status }) => status === "different").length;
-  const card = section("modules", "Modules in order of execution", `select a module to see its tensors; points are the largest errors relative to their limits, on a logarithmic axis; ${different ? `${whole(different)} of ${plural(modules.length, "module")} differ` : plural(modules.length, "module")}`, {
+  const card = section("modules", "Modules in order of execution", `select a module to see its tensors; points are the largest errors relative to their limits, on a logarithmic axis; ${different ? `${whole(different)} of ${plural(modules.length, "module")} differ in some step` : plural(modules.length, "module")}`, {
     nav: "Modules", csv: () => saveCsv("modules", moduleRows()),
   });
   const axis = ratioAxis(modules.map(({ of_limit: value }) => value));
