@@ -91,7 +91,8 @@ def variants(folder: Path) -> list[str]:
     names = recorded_variants(folder)
     if not names:
         raise MissingFile(
-            f"{folder} has no recorded tensors.", "Pass the folder that `trainyard numerics record` wrote."
+            f"{folder} {'has no recorded tensors' if folder.exists() else 'does not exist'}.",
+            "Pass the folder that `trainyard numerics record` wrote.",
         )
     return names
 

@@ -38,7 +38,6 @@ def call(name: str, operation: str, *arguments: Any, **keywords: Any) -> Capture
         keywords=keywords,
         module="Model.layer",
         location="model.py:3",
-        is_tuple=False,
         is_alias=operation.split(".")[1].endswith("_"),
         written=(arguments[0]["tensor"],) if operation.split(".")[1].endswith("_") else (),
     )

@@ -157,7 +157,6 @@ class CaptureOperations(TorchDispatchMode):
                 keywords=keywords,
                 module=self._recorder.paths.current,
                 location=user_location(sys._getframe(2)) if is_forward else "",
-                is_tuple=several,
                 is_alias=func.is_view or is_in_place(func),
                 written=tuple(tensors_among(_written(func, arguments, keywords))),
             )
@@ -204,7 +203,6 @@ class CaptureOperations(TorchDispatchMode):
                 keywords={},
                 module="",
                 location="",
-                is_tuple=False,
                 is_alias=True,
             )
         )

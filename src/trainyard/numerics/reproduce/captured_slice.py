@@ -47,8 +47,8 @@ class CapturedInput(msgspec.Struct, frozen=True, kw_only=True):
 
 class CapturedOperation(msgspec.Struct, frozen=True, kw_only=True):
     """A call of an operation, such as `aten.mm.default`. `arguments`, `keywords`: see `encode_argument`. `name`: of its
-    result. `is_tuple`: it returns several tensors. `is_alias`: its result is its first argument, or a view of it.
-    `written`: names of the tensors that it writes to."""
+    result. `is_alias`: its result is its first argument, or a view of it. `written`: names of the tensors that it
+    writes to."""
 
     name: str
     operation: str
@@ -56,7 +56,6 @@ class CapturedOperation(msgspec.Struct, frozen=True, kw_only=True):
     keywords: dict[str, Any]
     module: str
     location: str
-    is_tuple: bool
     is_alias: bool = False
     written: tuple[str, ...] = ()
 

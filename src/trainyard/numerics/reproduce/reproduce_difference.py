@@ -110,15 +110,13 @@ def _attempt(first: Divergence, inputs: ScriptInputs, script: Path, kind: Inputs
     rank = min(inputs.a)
     a, b = inputs.a[rank], inputs.b.get(rank)
     title, compared = _title(first, a.captured), _compared(first)
-    if len(inputs.a) > 1 and b is not None:
-        text = write_rank_script(RankScriptParts(title, sources, inputs.a, inputs.b, limit, compared))
-    elif compared != "replicas":
+    if len(inputs.a) == 1 and compared != "replicas":
         text = write_script(ScriptParts(title, sources, a, b, limit, compared))
+    elif len(inputs.a) > 1 and b is not None:
+        text = write_rank_script(RankScriptParts(title, sources, inputs.a, inputs.b, limit, compared))
     else:
-        raise NotEnoughEvidence(
-            "the replicas differ, but no collective makes them equal in A's step.",
-            "The comparison names the tensor.",
-        )
+        cause = "B compiles a collective" if b is None else "no collective of A's step makes the replicas equal"
+        raise NotEnoughEvidence(f"a script cannot show the difference: {cause}.", "The comparison names the tensor.")
     files = {f"{script.stem}-{value.name}.bin": source.file for value, source in sources if source.file is not None}
     outcome = _run(text, files)
     script.parent.mkdir(parents=True, exist_ok=True)
