@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
-from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
@@ -243,8 +243,9 @@ def select_elements(values: Any, elements: Elements | None) -> Any:
 def _with_groups(func: Any, args: Sequence[Any]) -> list[Any]:
     """The arguments of an operation, with the process group of a functional collective instead of its name."""
     named = [argument.name == "group_name" for argument in func._schema.arguments]
+    groups: Any = dist.distributed_c10d
     return [
-        _resolve_process_group(value) if is_group and isinstance(value, str) else value
+        groups._resolve_process_group(value) if is_group and isinstance(value, str) else value
         for value, is_group in zip(args, named)
     ]
 
@@ -263,7 +264,9 @@ def _written(func: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -
 
 def _is_plain(tensor: Tensor) -> bool:
     """Whether a tensor has values of its own, and does not wrap others."""
-    return type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__
+    own: Any = type(tensor)
+    plain: Any = Tensor
+    return own.__torch_dispatch__ is plain.__torch_dispatch__
 
 
 def _storage(tensor: Tensor) -> int:

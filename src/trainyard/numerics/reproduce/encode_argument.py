@@ -16,7 +16,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-_REDUCTIONS = {int(value): name for name, value in dist.ReduceOp.RedOpType.__members__.items() if name != "PREMUL_SUM"}
+_MEMBERS: Any = dist.ReduceOp.RedOpType.__members__
+_REDUCTIONS = {int(value): name for name, value in _MEMBERS.items() if name != "PREMUL_SUM"}
 """Number of an operation of a reduction -> its name; one with a factor is left out."""
 
 
