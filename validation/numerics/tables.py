@@ -6,8 +6,8 @@ import os
 import platform
 from collections.abc import Iterable
 from importlib.metadata import version
-from pathlib import Path
 
+from benchmarks.__main__ import processor
 from validation.convergence import bounds
 from validation.numerics.benign import SEEDS, SETUPS
 from validation.numerics.fault import Fault, Location
@@ -52,16 +52,11 @@ def page(trials: Trials) -> str:
         torch=version("torch"),
         python=platform.python_version(),
         cores=os.cpu_count(),
-        processor=_processor(),
+        processor=processor(),
         faults=fault_table(trials),
         seeds=SEEDS,
         benign=benign_table(trials),
     )
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())
 
 
 def fault_table(trials: Trials) -> str:

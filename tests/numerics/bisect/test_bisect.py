@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from trainyard.errors import BadInput, NotEnoughEvidence
 from trainyard.numerics.bisect.configuration import Changes
 from trainyard.numerics.bisect.delta_debugging import Outcome, minimise
+from trainyard.numerics.bisect.trials import Trials
 
 OUTCOMES = st.sampled_from(["same", "different", "unresolved"])
 
@@ -81,6 +82,17 @@ def test_options_are_paired_by_name_and_variables_are_set() -> None:
     assert middle.command == ("/a/python", "train.py", "--lr", "2e-3", "--compile")
     assert middle.variables == {"OMP_NUM_THREADS": "1"}
     assert changes.configuration(changes.changes).variables == {"OMP_NUM_THREADS": None}
+
+
+def test_a_record_without_a_reference_is_refused_before_a_training(tmp_path: Path) -> None:
+    (tmp_path / "a" / "plain").mkdir(parents=True)
+    recorded: list[object] = []
+    with pytest.raises(BadInput):
+        Trials(tmp_path / "a", tmp_path / "trials", (), lambda *arguments: recorded.append(arguments), print)
+    assert not recorded
+    assert not (tmp_path / "trials").exists()
+    (tmp_path / "a" / "float64").mkdir()
+    assert Trials(tmp_path / "a", tmp_path / "trials", (), lambda *_: None, print).finished == []
 
 
 SCRIPT = Path(__file__).parents[1] / "compare" / "small_decoder.py"

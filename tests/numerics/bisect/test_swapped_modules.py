@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -69,30 +70,37 @@ def test_gradients_are_those_of_the_program() -> None:
         torch.testing.assert_close(parameter.grad, gradient)
 
 
-@pytest.mark.parametrize("mode", ["chosen operations", "all operations"])
-@pytest.mark.parametrize("error", [NotImplementedError, RuntimeError, torch.OutOfMemoryError])
-def test_operations_without_a_float64_kernel_are_named(mode: str, error: type[Exception]) -> None:
-    """Another error than that of a missing kernel ends the program."""
+@contextmanager
+def silu_without_float64(error: type[Exception]) -> Iterator[None]:
+    """A kernel of SiLU that computes exp in float32, and raises an error in float64."""
 
     def silu(x: Tensor) -> Tensor:
         if x.dtype == torch.float64:
             raise error("no kernel")
         return x.exp()
 
-    narrow: set[str] = set()
-    all_operations = Float64()
-    context = all_operations if mode == "all operations" else Float64Operations(lambda _: True, narrow)
     with torch.library._scoped_library("aten", "IMPL") as library:
         library.impl("silu", silu, "CPU")
-        x = torch.ones(3)
-        if error is torch.OutOfMemoryError:
+        yield
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, RuntimeError])
+def test_operations_without_a_float64_kernel_are_named(error: type[Exception]) -> None:
+    x, narrow, all_operations = torch.ones(3), set[str](), Float64()
+    contexts = [(Float64Operations(lambda _: True, narrow), narrow), (all_operations, all_operations.narrow)]
+    with silu_without_float64(error):
+        for context, named in contexts:
+            with context:
+                result = torch.nn.functional.silu(x)
+            torch.testing.assert_close(result.float(), x.exp())
+            assert named == {"aten.silu.default"}
+
+
+def test_memory_that_runs_out_in_float64_ends_the_program() -> None:
+    with silu_without_float64(torch.OutOfMemoryError):
+        for context in (Float64Operations(lambda _: True, set()), Float64()):
             with context, pytest.raises(torch.OutOfMemoryError):
-                torch.nn.functional.silu(x)
-            return
-        with context:
-            result = torch.nn.functional.silu(x)
-    torch.testing.assert_close(result.float(), x.exp())
-    assert (all_operations.narrow if mode == "all operations" else narrow) == {"aten.silu.default"}
+                torch.nn.functional.silu(torch.ones(3))
 
 
 def test_random_numbers_are_those_of_the_program() -> None:

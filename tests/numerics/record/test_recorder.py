@@ -17,12 +17,28 @@ from trainyard.numerics.tensor_record import TensorRecord
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
+from torch.distributed.fsdp import fully_shard  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+
 from tests.numerics.record.small_training import Classifier, train  # noqa: E402
 from trainyard.numerics.record.float64_mode import Float64  # noqa: E402
 from trainyard.numerics.record.recorder import Recorder  # noqa: E402
 from trainyard.numerics.record.tensor_writers import TensorWriters  # noqa: E402
 from trainyard.numerics.record.user_location import _shown_name  # noqa: E402
 from trainyard.numerics.ulp_jitter import UlpJitter  # noqa: E402
+
+
+class ObservedOperations(TorchDispatchMode):
+    """Lists the names of all operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 def recorded(
@@ -421,3 +437,21 @@ def test_tensors_whose_memory_cannot_be_read_have_no_writers():
     for number, tensor in enumerate([dense, *unreadable]):
         writers.write(tensor, (number,))
     assert [writers.of([tensor]) for tensor in (dense, *unreadable)] == [(0,), (), (), (), ()]
+
+
+def test_buffers_of_fsdp_are_left_out(tmp_path):
+    """Before an all-gather, they are not initialised."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        model = fully_shard(torch.nn.Linear(4, 3), mesh=init_device_mesh("cpu", (1,)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        records: list[TensorRecord] = []
+        seen = ObservedOperations()
+        with seen, Recorder(records.extend, range(1)):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    finally:
+        torch.distributed.destroy_process_group()
+    assert any(name.startswith("fsdp.") for name in seen.names)
+    assert any(record.operation == "aten.addmm" for record in records)
+    assert not any(record.operation.startswith("fsdp.") for record in records)

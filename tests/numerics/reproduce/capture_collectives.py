@@ -1,6 +1,6 @@
 """A program on two ranks that captures each collective, in place and functional, and writes the slice and its result.
 
-Run with torchrun: `capture_collectives.py FOLDER`.
+Run with torchrun: `-m tests.numerics.reproduce.capture_collectives FOLDER`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import torch
@@ -17,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import _functional_collectives as functional
 
+from tests.numerics.reproduce.recording_nothing import recorder
 from trainyard.numerics.reproduce.capture_operations import CaptureOperations
 from trainyard.numerics.reproduce.captured_slice import CapturedSlice
 
@@ -103,15 +102,9 @@ PROGRAMS: tuple[Callable[[Tensor], Tensor], ...] = (
 def main() -> None:
     dist.init_process_group("gloo")
     rank, folder = dist.get_rank(), Path(sys.argv[1])
-    recorder: Any = SimpleNamespace(
-        is_recording=True,
-        next_key=lambda func, args: None,
-        paths=SimpleNamespace(current="", parameters=list),
-        _at_operation=lambda *_: None,
-    )
     for program in PROGRAMS:
         x = torch.arange(4.0) + 10 * rank
-        capture = CaptureOperations(recorder, ())
+        capture = CaptureOperations(recorder(), ())
         with torch.no_grad(), capture:
             capture.note_inputs([x])
             result = program(x)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,19 +14,10 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from tests.numerics.reproduce.recording_nothing import recorder  # noqa: E402
 from trainyard.numerics.reproduce.capture_operations import CaptureOperations  # noqa: E402
 from trainyard.numerics.reproduce.captured_slice import CapturedSlice  # noqa: E402
 from trainyard.numerics.reproduce.operation_source import function_lines, needed_inputs  # noqa: E402
-
-
-def recorder() -> Any:
-    """A recorder that records no operation, so that all operations on known tensors are captured."""
-    return SimpleNamespace(
-        is_recording=True,
-        next_key=lambda func, args: None,
-        paths=SimpleNamespace(current="", parameters=list),
-        _at_operation=lambda *_: None,
-    )
 
 
 def computed(capture: CaptureOperations) -> Any:

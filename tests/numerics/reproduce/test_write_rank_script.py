@@ -24,9 +24,13 @@ from trainyard.numerics.reproduce.write_script import Side  # noqa: E402
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with what two ranks captured of each program."""
     folder = tmp_path_factory.mktemp("captured")
-    program = Path(__file__).with_name("capture_collectives.py")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    subprocess.run([*launcher, str(program), str(folder)], check=True, timeout=120, cwd=Path(__file__).parents[3])
+    subprocess.run(
+        [*launcher, "-m", "tests.numerics.reproduce.capture_collectives", str(folder)],
+        check=True,
+        timeout=120,
+        cwd=Path(__file__).parents[3],
+    )
     return folder
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 
-from trainyard.errors import BadFile, TrainyardError
+from trainyard.errors import BadFile, BadInput, TrainyardError
 from trainyard.numerics.bisect.bisection_result import Trial
 from trainyard.numerics.bisect.configuration import Change
 from trainyard.numerics.bisect.delta_debugging import Outcome
 from trainyard.numerics.compare.compare_records import compare_records
+from trainyard.numerics.record_files import variants
 
 _TRIALS = "trials.jsonl"
 _OUTCOMES: Mapping[str, Outcome] = {"same": "same", "different": "different", "cannot tell": "unresolved"}
@@ -31,7 +32,13 @@ class Trials:
         say: Callable[[str], object],
     ) -> None:
         """`folder`: finished trials are kept there, and are not repeated. `record`: records a training with some of the
-        changes into a folder. Raises `BadFile` for trials with other changes than `changes`."""
+        changes into a folder. Raises `BadFile` for trials with other changes than `changes`, `BadInput` if the record
+        in folder `a` has no float64 reference."""
+        if "float64" not in variants(a):
+            raise BadInput(
+                f"{a} has no float64 reference, with which each trial is compared.",
+                "Pass the record of the program that is right, recorded without --replicas 0.",
+            )
         self._a, self._changes, self._record, self._say = a, tuple(changes), record, say
         self._path = folder / _TRIALS
         folder.mkdir(parents=True, exist_ok=True)

@@ -36,8 +36,8 @@ class DataFlow:
             level = [source for source in level if source not in until]
 
     def _key(self, rank: int, index: int) -> LogicalKey | None:
-        """The tensor of a rank with an index, which all ranks may hold together. For a tensor that all
-        ranks hold together, the tensors of the lowest rank stand for those of all."""
+        """The tensor of a rank with an index, which all ranks may hold together. If `rank` is all ranks, the tensor of
+        the lowest rank represents those of all."""
         if rank == ALL_RANKS:
             return self._of_lowest_rank.get(index)
         return self._keys.get((rank, index)) or self._keys.get((ALL_RANKS, index))

@@ -19,7 +19,7 @@ from trainyard.numerics.record.recorder import Recorder, is_in_place
 from trainyard.numerics.record.user_location import user_location
 from trainyard.numerics.reproduce.captured_slice import MOST_INPUT_BYTES, CapturedInput, CapturedOperation
 from trainyard.numerics.reproduce.encode_argument import encode_argument
-from trainyard.numerics.reproduce.operation_source import tensors_among
+from trainyard.numerics.reproduce.operation_source import tensor_names
 from trainyard.numerics.tensor_record import TensorKey
 
 _FIRST_IS_OUTPUT = frozenset(
@@ -83,10 +83,10 @@ class CaptureOperations(TorchDispatchMode):
         else:
             elements = self._known_elements(func, args)
             self._add_buffers(func, args)
-            arguments = encode_argument(_with_groups(func, select_elements(args, elements)), self._reference)
+            arguments = encode_argument(_with_groups(func, _select_elements(args, elements)), self._reference)
             keywords = {name: encode_argument(value, self._reference) for name, value in kwargs.items()}
             result = func(*args, **kwargs)
-            self._add(func, arguments, keywords, select_elements(result, elements))
+            self._add(func, arguments, keywords, _select_elements(result, elements))
         self._recorder._at_operation(func, args, kwargs, result)
         return result
 
@@ -113,14 +113,14 @@ class CaptureOperations(TorchDispatchMode):
         local = tensor._local_tensor if isinstance(tensor, DTensor) and self._of_shards else tensor
         return local.elem if isinstance(local, AsyncCollectiveTensor) else local
 
-    def _known_elements(self, func: Any, args: Sequence[Any]) -> Elements | None:
+    def _known_elements(self, func: Any, args: Sequence[Any]) -> _Elements | None:
         """The known elements of an operation on lists of independent tensors; None for other operations."""
         if not func.overloadpacket.__name__.startswith(("_foreach_", "_fused_")):
             return None
         lists = [value for value in args if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor)]
         count = len(lists[0]) if lists else 0
         columns = zip(*(each for each in lists if len(each) == count))
-        return Elements(count, [at for at, column in enumerate(columns) if any(map(self._is_known, column))])
+        return _Elements(count, [at for at, column in enumerate(columns) if any(map(self._is_known, column))])
 
     def _add_buffers(self, func: Any, args: Sequence[Any]) -> None:
         """Notes what an operation writes without reading it, and the whole storage of a part that it changes."""
@@ -158,7 +158,7 @@ class CaptureOperations(TorchDispatchMode):
                 module=self._recorder.paths.current,
                 location=user_location(sys._getframe(2)) if is_forward else "",
                 is_alias=func.is_view or is_in_place(func),
-                written=tuple(tensors_among(_written(func, arguments, keywords))),
+                written=tuple(tensor_names(_written(func, arguments, keywords))),
             )
         )
 
@@ -224,20 +224,20 @@ class CaptureOperations(TorchDispatchMode):
         return {"tensor": name}
 
 
-class Elements(NamedTuple):
+class _Elements(NamedTuple):
     """Positions in lists of `count` elements."""
 
     count: int
     positions: Sequence[int]
 
 
-def select_elements(values: Any, elements: Elements | None) -> Any:
+def _select_elements(values: Any, elements: _Elements | None) -> Any:
     """Arguments or results, with these elements of the lists that have as many; all for None."""
     if elements is None or not isinstance(values, (list, tuple)):
         return values
     if len(values) == elements.count and not any(isinstance(value, (list, tuple)) for value in values):
         return [values[at] for at in elements.positions]
-    return [select_elements(value, elements) for value in values]
+    return [_select_elements(value, elements) for value in values]
 
 
 def _with_groups(func: Any, args: Sequence[Any]) -> list[Any]:

@@ -21,7 +21,7 @@ def ranks_of(operations: Sequence[CapturedOperation]) -> Iterator[tuple[int, ...
     """The ranks of the process group of each collective."""
     for operation in operations:
         for value in operation.arguments if is_collective(operation.operation) else ():
-            if isinstance(value, dict) and "group" in value:
+            if _is_group(value):
                 yield tuple(value["group"])
 
 
@@ -77,7 +77,12 @@ def collective_calls(operation: str, arguments: Sequence[Any], source: Callable[
             )
 
 
-def functional_call(operation: str, sources: Sequence[str]) -> str:
+def functional_call(operation: str, arguments: Sequence[Any], source: Callable[[Any], str]) -> str:
     """The call of a functional collective, whose result is waited for: tensors in flight wait when they are used."""
-    arguments = [f"{each}.group_name" if each.startswith("groups[") else each for each in sources]
-    return f"torch.ops._c10d_functional.wait_tensor(torch.ops.{operation}({', '.join(arguments)}))"
+    texts = [f"{source(each)}.group_name" if _is_group(each) else source(each) for each in arguments]
+    return f"torch.ops._c10d_functional.wait_tensor(torch.ops.{operation}({', '.join(texts)}))"
+
+
+def _is_group(argument: Any) -> bool:
+    """Whether an encoded argument is a process group."""
+    return isinstance(argument, dict) and "group" in argument

@@ -31,15 +31,15 @@ def function_lines(
         comment = printable(", ".join(filter(None, (operation.module, operation.location))))
         if comment:
             yield f"    # {comment}"
+        source = partial(_source, names=names)
         if operation.operation.startswith("c10d."):
-            calls = collective_calls(operation.operation, operation.arguments, partial(_source, names=names))
+            calls = collective_calls(operation.operation, operation.arguments, source)
             yield from (f"    {call}" for call in calls)
-            continue
-        arguments = [_source(value, names) for value in operation.arguments]
-        arguments += [f"{keyword}={_source(value, names)}" for keyword, value in operation.keywords.items()]
-        if is_collective(operation.operation):
-            yield f"    v{number} = {functional_call(operation.operation, arguments)}"
+        elif is_collective(operation.operation):
+            yield f"    v{number} = {functional_call(operation.operation, operation.arguments, source)}"
         else:
+            arguments = [*map(source, operation.arguments)]
+            arguments += [f"{keyword}={source(value)}" for keyword, value in operation.keywords.items()]
             yield f"    v{number} = torch.ops.{operation.operation}({', '.join(arguments)})"
     yield f"    return {_source(captured.result, names)}"
 
@@ -47,12 +47,12 @@ def function_lines(
 def needed_operations(captured: CapturedSlice) -> list[CapturedOperation]:
     """The operations from which the result follows, in order, with those whose results are sent to other ranks."""
     aliases = _aliases(captured.operations)
-    needed = {aliases.get(name, name) for name in tensors_among(captured.result)}
+    needed = {aliases.get(name, name) for name in tensor_names(captured.result)}
     chosen: list[CapturedOperation] = []
     for operation in reversed(captured.operations):
         written = {aliases.get(name, name) for name in (operation.name, *operation.written)}
         if needed & written or operation.operation.startswith("c10d.send"):
-            used = tensors_among([list(operation.arguments), list(operation.keywords.values())])
+            used = tensor_names([list(operation.arguments), list(operation.keywords.values())])
             needed |= {aliases.get(name, name) for name in used}
             chosen.append(operation)
     return chosen[::-1]
@@ -62,7 +62,7 @@ def _aliases(operations: Sequence[CapturedOperation]) -> dict[str, str]:
     """Result of an operation that shares memory with an earlier tensor -> the first such tensor."""
     aliases: dict[str, str] = {}
     for operation in operations:
-        first = next(tensors_among(list(operation.arguments)), "") if operation.is_alias else ""
+        first = next(tensor_names(list(operation.arguments)), "") if operation.is_alias else ""
         if first:
             aliases[operation.name] = aliases.get(first, first)
     return aliases
@@ -70,17 +70,17 @@ def _aliases(operations: Sequence[CapturedOperation]) -> dict[str, str]:
 
 def needed_inputs(captured: CapturedSlice) -> set[str]:
     """Names of the inputs that the result depends on."""
-    used = set(tensors_among(captured.result))
+    used = set(tensor_names(captured.result))
     for operation in needed_operations(captured):
-        used |= set(tensors_among([list(operation.arguments), list(operation.keywords.values())]))
+        used |= set(tensor_names([list(operation.arguments), list(operation.keywords.values())]))
     return used & {each.name for each in captured.inputs}
 
 
-def tensors_among(value: Any) -> Iterator[str]:
+def tensor_names(value: Any) -> Iterator[str]:
     """Names of the tensors in an encoded argument."""
     if isinstance(value, list):
         for item in value:
-            yield from tensors_among(item)
+            yield from tensor_names(item)
     elif isinstance(value, dict) and "tensor" in value:
         yield value["tensor"]
 
