@@ -9,6 +9,7 @@ from pathlib import Path
 from trainyard.errors import BadInput
 from trainyard.numerics.bisect.bisect_configuration import bisect_configuration
 from trainyard.numerics.bisect.bisect_modules import bisect_modules
+from trainyard.numerics.bisect.bisect_outputs import bisect_outputs
 from trainyard.numerics.bisect.bisection_result import NumericsBisection
 from trainyard.numerics.bisect.swap import SwapKind
 
@@ -30,8 +31,10 @@ def bisect_numerics(
     interpreter and variables of the other one in part. `command`: of the training in question. `variables`: environment
     variables with their values in A and B, None for one that is not set. `swap`: `eager` or `float64`; only `command`
     is run, with some modules as they are, and all others not compiled, or with each operation computed in float64 and
-    rounded. `out`: a folder for finished trials, which are not repeated. `rerun`: the command in the record may be run.
-    `say`: called with the outcome of each trial.
+    rounded. With `outputs`, nothing is searched: `command` and that of A are recorded while inputs and outputs of
+    modules, their gradients, and the gradients and weights of parameters are replaced by those of A, and each part
+    that differs is a cause of its own. `out`: a folder for finished trials, which are not repeated. `rerun`: the
+    command in the record may be run. `say`: called with the outcome of each trial.
 
     ```python
     bisection = api.bisect_numerics("records/good", ["python", "train.py", "--compile"], "bisection", rerun=True)
@@ -47,9 +50,12 @@ def bisect_numerics(
                 "variables are searched between two commands, and a swap is of modules.",
                 "Set the variables of B in the environment, or leave the swap out.",
             )
-        return bisect_modules(Path(a), command, Path(out), swap, say)
+        if swap != "outputs":
+            return bisect_modules(Path(a), command, Path(out), swap, say)
     if not rerun:
         raise BadInput(
             "the command in the record has to be run again.", "Allow it with --rerun, if you trust the record."
         )
+    if swap == "outputs":
+        return bisect_outputs(Path(a), command, Path(out), say)
     return bisect_configuration(Path(a), command, Path(out), variables or {}, say)

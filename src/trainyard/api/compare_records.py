@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, BadInput
 from trainyard.formats.regular_files import open_regular
 from trainyard.numerics.compare.compare_records import compare_records
+from trainyard.numerics.compare.comparison_result import RecordComparison
+from trainyard.numerics.reproduce.script_title import script_subject
 from trainyard.report.numerics.numerics_report import NumericsReport, report_numerics
 
 _MOST_SCRIPT_BYTES = 1 << 20
@@ -33,10 +35,26 @@ def compare_numerics(
         print(report.first.tensor.module, report.first.tensor.operation, report.first.tensor.location_b)
     ```
 
-    Raises `BadInput` for records of different models, batches or steps, `BadFile` for one that cannot be read.
+    Raises `BadInput` for records of different models, batches or steps, or a script of other records, `BadFile` for one
+    that cannot be read.
     """
     script = "" if reproducer is None else _read_script(Path(reproducer))
-    return report_numerics(compare_records(Path(a), Path(b), identical=exact), script)
+    comparison = compare_records(Path(a), Path(b), identical=exact)
+    if reproducer is not None:
+        _check_script(Path(reproducer), script, comparison)
+    return report_numerics(comparison, script)
+
+
+def _check_script(path: Path, script: str, comparison: RecordComparison) -> None:
+    """Raises `BadInput` unless a script shows the first difference of a comparison."""
+    first = comparison.first
+    if first is None:
+        raise BadInput(f"the records do not differ: {path} belongs to others.", "Leave --reproducer out.")
+    if script_subject(first) not in script:
+        raise BadInput(
+            f"{path} is not of these records, which differ first at {script_subject(first)}.",
+            "Write their script with `trainyard numerics reproduce A B --out SCRIPT.py`.",
+        )
 
 
 def _read_script(path: Path) -> str:

@@ -111,7 +111,8 @@ class RecordHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     up to `jitter_ulp` units in the last place, with the random `seed`). `level`: of detail. `steps`: the steps that
     were to be recorded. `command`: of the user's script, or the name of the job. `layout`: of the job, if known.
     `versions`: of the libraries; `environment`: variables that change numerics. `deterministic`: torch's deterministic
-    algorithms were on.
+    algorithms were on. `replaced`: outputs of modules, gradients and weights were replaced by those of another run,
+    after they were recorded.
     """
 
     format: int
@@ -126,6 +127,7 @@ class RecordHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     seed: int = 0
     jitter_ulp: float = 0.0
     deterministic: bool = False
+    replaced: bool = False
     versions: dict[str, str] = {}
     environment: dict[str, str] = {}
 

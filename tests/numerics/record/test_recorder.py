@@ -457,3 +457,18 @@ def test_buffers_of_fsdp_are_left_out():
     operations = {record.operation for record in records}
     assert "aten.addmm" in operations
     assert not any(name.startswith("fsdp.") for name in operations)
+
+
+def test_operations_in_place_are_recorded_with_their_result() -> None:
+    """torch counts the version of a tensor after the operation that changes it."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(inplace=True), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    records: list[TensorRecord] = []
+    with Recorder(records.extend, [0]):
+        model(torch.randn(16, 8)).sum().backward()
+        optimizer.step()
+    before, operation, output = (
+        next(record for record in records if (record.module, record.operation) == chosen)
+        for chosen in (("Sequential.0", "aten.addmm"), ("Sequential.1", "aten.relu_"), ("Sequential.1", ""))
+    )
+    assert operation.hash == output.hash != before.hash

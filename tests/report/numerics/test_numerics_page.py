@@ -12,7 +12,8 @@ import pytest
 from tests.compared_records import PAGES, SCRIPT, compared
 from tests.page_views import HOSTILE
 from trainyard import api
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, BadInput
+from trainyard.numerics.reproduce.script_title import script_subject
 from trainyard.report.numerics.numerics_page import page
 
 _MOST_BYTES = 2_000_000
@@ -60,9 +61,16 @@ def test_hostile_names_do_not_leave_their_elements(tmp_path: Path) -> None:
 def test_reproducer_is_read_with_a_limit(tmp_path: Path) -> None:
     report = compared(tmp_path, "read", epsilon=1e-2)
     script = tmp_path / "script.py"
-    script.write_bytes(b"print('\xff')\n")
+    assert report.first is not None
+    subject = script_subject(report.first)
+    script.write_bytes(f"# {subject}".encode() + b"\nprint('\xff')\n")
     read = api.compare_numerics(report.a.folder, report.b.folder, reproducer=script)
-    assert read.reproducer == "print('\ufffd')\n"
+    assert read.reproducer == f"# {subject}\nprint('\ufffd')\n"
+    with pytest.raises(BadInput):  # these records do not differ
+        api.compare_numerics(report.a.folder, report.a.folder, reproducer=script)
+    script.write_text("# another difference")
+    with pytest.raises(BadInput):
+        api.compare_numerics(report.a.folder, report.b.folder, reproducer=script)
     script.write_bytes(b"#" * (2 << 20))
     for path in (script, tmp_path, tmp_path / "missing.py"):
         with pytest.raises(BadFile):

@@ -21,8 +21,8 @@ import click
 )
 @click.option(
     "--swap",
-    type=click.Choice(["eager", "float64"]),
-    help="Search modules of COMMAND: all but some are not compiled, or computed in float64.",
+    type=click.Choice(["eager", "float64", "outputs"]),
+    help="Search modules of COMMAND: all but some are not compiled, or computed in float64, or all start from A.",
 )
 @click.option("--rerun", is_flag=True, help="Allow to run the command that is in the record.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -33,7 +33,7 @@ def command(
     command_words: tuple[str, ...],
     out: Path,
     variables: tuple[str, ...],
-    swap: Literal["eager", "float64"] | None,
+    swap: Literal["eager", "float64", "outputs"] | None,
     rerun: bool,
     as_json: bool,
 ) -> None:
@@ -45,9 +45,11 @@ def command(
 
     With --swap, only COMMAND is run: some of its modules are as they are, and all others are not compiled (eager), or
     each of their operations is computed in float64 and rounded (float64), until the smallest part is left that makes
-    the training differ.
+    the training differ. With --swap outputs, the values of A are stored, and COMMAND is recorded once; the outputs of
+    its modules, their gradients, and the gradients and weights of parameters are replaced by those of A after they were
+    recorded. Each module is so compared from the same inputs, and each that differs is a cause of its own.
 
-    Exit codes: 0 one cause, 1 several that act together, 2 bad input, 3 not enough evidence: A differs from itself,
+    Exit codes: 0 one cause, 1 several, 2 bad input, 3 not enough evidence: A differs from itself,
     COMMAND does not differ, or differs whatever is swapped.
     """
     from trainyard import api

@@ -18,7 +18,7 @@ from trainyard.numerics.record.record_command import record_command
 from trainyard.numerics.record_files import variants
 from trainyard.numerics.record_state import RecordOptions
 
-_OUTSIDE_NAME = "code outside of modules"
+OUTSIDE_NAME = "code outside of modules"
 _SWAPPED = {"eager": "compiled", "float64": "computed in the formats of the script"}
 
 
@@ -85,10 +85,10 @@ class _Parts:
         self._kind: SwapKind = kind
         paths = list(self.tree.children)
         self._module = {
-            path: Change(number=number, kind="module", name=path or _OUTSIDE_NAME) for number, path in enumerate(paths)
+            path: Change(number=number, kind="module", name=path or OUTSIDE_NAME) for number, path in enumerate(paths)
         }
         self._operation = {
-            (module, name): Change(number=number, kind="operation", name=f"{name} of {module or _OUTSIDE_NAME}")
+            (module, name): Change(number=number, kind="operation", name=f"{name} of {module or OUTSIDE_NAME}")
             for number, (module, name) in enumerate(operations, len(paths))
         }
         self._path_of = {change: path for path, change in self._module.items()}

@@ -18,12 +18,12 @@ _Group = tuple[str, ...]
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """A difference: words of the command, the value of an environment variable, or a module or operation that is not
-    swapped. `a`, `b`: the words or the value on each side, None on a side without it. `number`: in the order of
-    the command, variables last, or in that of execution."""
+    """A difference: words of the command, the value of an environment variable, a module or operation that is not
+    swapped, or another part of a training. `a`, `b`: the words or the value on each side, None on a side without it.
+    `number`: in the order of the command, variables last, or in that of execution."""
 
     number: int
-    kind: Literal["interpreter", "option", "variable", "module", "operation"]
+    kind: Literal["interpreter", "option", "variable", "module", "operation", "part"]
     name: str
     a: tuple[str, ...] | None = None
     b: tuple[str, ...] | None = None

@@ -109,8 +109,9 @@ def match_records(a: Path, b: Path, *, identical: bool = False) -> MatchedRecord
         if variant != "plain"
     }
     reference = runs.pop("float64", None)
+    is_isolated = run_a.header.replaced and run_b.header.replaced
     judgements = judge_tensors(
-        alignment.pairs, RunsOfA(tensors_a.tensors, list(runs.values()), reference), tensors_b.tensors
+        alignment.pairs, RunsOfA(tensors_a.tensors, list(runs.values()), reference, is_isolated), tensors_b.tensors
     )
     exact = check_exactly(tensors_a, tensors_b, alignment, identical)
     divergences = DivergenceFinder(tensors_a.tensors, tensors_b.tensors, alignment, judgements).find(exact)
@@ -210,6 +211,8 @@ def _notes(matched: MatchedRecords) -> Iterator[str]:
         if run.cut:
             count = f"{len(run.cut)} of {run.header.ranks} ranks"
             yield f"The files of {count} of {name} end early, that of rank {run.cut[0]} first."
+        if run.header.replaced:
+            yield f"Modules of {name} started from the values of another run."
         if left_out := sorted(set(run.steps) - common):
             yield f"Steps {_list(left_out)} are in {name} only."
         if run.tensors.incomplete:

@@ -67,6 +67,21 @@ class DivergenceFinder:
         ]
         return Divergences(self._recognise_draws(first), tuple(candidate.divergence for candidate in further))
 
+    def find_all(self, exact: Iterable[ExactFinding], left_out: Collection[int]) -> list[tuple[LogicalKey, Divergence]]:
+        """All divergences with the tensors of A, in order of execution: the first of each role in a module's phase.
+        `left_out`: rows of pairs."""
+        candidates = [(finding.key, self._of_finding([finding])) for finding in exact]
+        listed: set[tuple[object, ...]] = set()
+        for row, status in enumerate(self.judgements.status):
+            pair = self.alignment.pairs[row]
+            key = pair.a.tensor
+            group = (key.module, key.phase, bool(key.operation), key.role)
+            if status == "different" and group not in listed and row not in left_out:
+                listed.add(group)
+                candidates.append((pair.a, self._of_row(row)))
+        candidates.sort(key=lambda candidate: candidate[1].position)
+        return [(key, candidate.divergence) for key, candidate in candidates]
+
     def _of_finding(self, findings: Sequence[ExactFinding]) -> _Candidate:
         """The first of the findings of a kind."""
         finding = min(findings, key=lambda finding: finding.position)

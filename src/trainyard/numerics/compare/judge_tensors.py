@@ -12,6 +12,7 @@ import numpy as np
 
 from trainyard.numerics.compare.adaptive_updates import update_errors
 from trainyard.numerics.compare.align_tensors import TensorPair, Tensors
+from trainyard.numerics.compare.coarsest_formats import coarsest_in_module, coarsest_so_far
 from trainyard.numerics.compare.comparison_result import Kind, Status
 from trainyard.numerics.compare.comparison_rule import (
     MIN_REPLICAS,
@@ -85,11 +86,13 @@ def finite_or_none(value: float) -> float | None:
 
 class RunsOfA(NamedTuple):
     """`plain`: the run that is compared; `replicas`: of it, jittered; `reference`: in float64, None without one. The
-    columns are those of all pairs."""
+    columns are those of all pairs. `is_isolated`: in all runs, as in B, modules and updates start from the same
+    values."""
 
     plain: Tensors
     replicas: Sequence[RunColumns]
     reference: RunColumns | None
+    is_isolated: bool = False
 
     @property
     def others(self) -> list[RunColumns]:
@@ -122,9 +125,9 @@ def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgem
             rule,
             [rows[at] for at in judged],
             a.reference,
-            a.replicas,
+            a,
             [terms[pairs[at].a] for at in judged],
-            other_precision,
+            _coarsest(rows, a, b) if other_precision else None,
         )
     status: list[Status] = []
     for at, row in enumerate(rows):
@@ -140,7 +143,8 @@ def judge_tensors(pairs: Sequence[TensorPair], a: RunsOfA, b: Tensors) -> Judgem
     for at in compensated_rows(pairs, status):
         if kinds[at] != "dtype" or not _is_coarser(rows[at]):
             status[at] = "compensated"
-    for at in rows_after_choice(pairs, a.plain, status, [reason == INTEGERS for reason in reasons]):
+    are_integers = [reason == INTEGERS for reason in reasons]
+    for at in rows_after_choice(pairs, a.plain, status, are_integers, of_module=a.is_isolated):
         if status[at] == "different" and kinds[at] in (None, "shape"):
             status[at], reasons[at], kinds[at] = "undetectable", OTHER_CHOICE, None
     reasons = [reason if status[at] == "undetectable" else "" for at, reason in enumerate(reasons)]
@@ -162,12 +166,13 @@ def _compare_values(
     rule: ComparisonRule,
     rows: Sequence[_Row],
     reference: RunColumns,
-    replicas: Sequence[RunColumns],
+    runs: RunsOfA,
     terms: Sequence[float],
-    has_other_precision: bool,
+    coarsest: tuple[F64, F64] | None,
 ) -> tuple[F64, F64, F64]:
-    """(error of B, noise, limit) of each tensor, all of which have a reference. `terms`: see `summed_terms`."""
-    side_a, side_b = [row.a for row in rows], [row.b for row in rows]
+    """(error of B, noise, limit) of each tensor, all of which have a reference. `terms`: see `summed_terms`.
+    `coarsest`: see `_coarsest`; None if both sides compute in the same formats."""
+    side_a, side_b, replicas = [row.a for row in rows], [row.b for row in rows], runs.replicas
     at = np.array([row.at for row in rows])
     norms = _reference_norms(reference.norms[at], side_a)
     error = np.empty(len(norms))
@@ -182,9 +187,9 @@ def _compare_values(
         error[part] = relative_errors(sketches_of(side_b[part]), exact, norms[part])
         errors[:, part] = relative_errors(sketches, exact, norms[part])
         degrees[part] = degrees_of_freedom(sketches - exact)
-    roundoff, scale = _roundoffs(side_a, side_b, has_other_precision)
+    roundoff, scale = _roundoffs(side_a, side_b, None if coarsest is None else [side[at] for side in coarsest])
     noise, limit = noise_levels(rule, errors, degrees, roundoff=roundoff, scale=scale, groups=_groups(side_a))
-    updates = update_errors(side_a, reference.sketches[at], norms, noise)
+    updates = 0.0 if runs.is_isolated else update_errors(side_a, reference.sketches[at], norms, noise)
     allowed = rule.margin * np.maximum(updates, summation_errors(terms, roundoff))
     return error, np.maximum(noise, updates), np.maximum(limit, allowed)
 
@@ -204,17 +209,27 @@ def _reference_norms(norms: F64, records: Sequence[TensorRecord]) -> F64:
     return norms
 
 
-def _roundoffs(a: Sequence[TensorRecord], b: Sequence[TensorRecord], has_other_precision: bool) -> tuple[F64, F64]:
-    """(round-off, scale) of each tensor, as `noise_levels` takes them.
+def _coarsest(rows: Sequence[_Row], a: RunsOfA, b: Tensors) -> tuple[F64, F64]:
+    """The round-off of the coarsest format of each side up to each pair; within a module, if modules start from the
+    same values."""
+    if not a.is_isolated:
+        return coarsest_so_far([row.a for row in rows]), coarsest_so_far([row.b for row in rows])
+    of_a, of_b = coarsest_in_module(a.plain), coarsest_in_module(b)
+    return np.array([of_a[row.pair.a] for row in rows]), np.array([of_b[row.pair.b] for row in rows])
+
+
+def _roundoffs(a: Sequence[TensorRecord], b: Sequence[TensorRecord], coarsest: Sequence[F64] | None) -> tuple[F64, F64]:
+    """(round-off, scale) of each tensor, as `noise_levels` takes them. `coarsest`: of A and B; None if both compute in
+    the same formats.
 
     If B computes in other number formats, and in a coarser one than A up to this tensor, A's rounding in that format is
     expected: it grows with the round-off, whatever the dtype of the tensor itself. A coarser format in single places is
     a fault, and gets no allowance.
     """
     own_a, own_b = (np.array([UNIT_ROUNDOFF.get(record.dtype, 0.0) for record in side]) for side in (a, b))
-    if not has_other_precision:
+    if coarsest is None:
         return own_a, np.ones(len(own_a))
-    coarsest_a, coarsest_b = np.maximum.accumulate(own_a), np.maximum.accumulate(own_b)
+    coarsest_a, coarsest_b = coarsest
     is_coarser = coarsest_b > coarsest_a
     with np.errstate(divide="ignore", invalid="ignore"):
         scale = np.where(is_coarser & (coarsest_a > 0), coarsest_b / coarsest_a, 1.0)

@@ -29,8 +29,8 @@ _FSDP_CLASS = "FSDP"
 _KEY = "trainyard_module"
 """Key in the metadata of an autograd node: the path of the module whose forward pass created it."""
 
-Boundary = Callable[[str, int, Literal["data", "output"], list[Tensor]], None]
-"""Called with path, call index, role and tensors."""
+Boundary = Callable[[str, int, Literal["data", "input", "output"], list[Tensor]], None]
+"""Called with path, call index, role and tensors; `data`: inputs of an outermost module, `input`: those of others."""
 
 
 class NamedParameter(NamedTuple):
@@ -48,8 +48,8 @@ class ModulePaths:
     """
 
     def __init__(self, on_boundary: Boundary, on_parameters: Callable[[list[NamedParameter]], None]) -> None:
-        """`on_boundary`: called with the inputs of the outermost modules and the outputs of all modules;
-        `on_parameters`: with the parameters of an outermost module, before its first call."""
+        """`on_boundary`: called with the inputs and outputs of all modules; `on_parameters`: with the parameters of an
+        outermost module, before its first call."""
         self._on_boundary, self._on_parameters = on_boundary, on_parameters
         self._stack: list[tuple[str, int]] = []
         """Path and call index of the modules that are running, the innermost last."""
@@ -132,10 +132,9 @@ class ModulePaths:
         self._assign_nodes(tensors, self._stack[-1][0] if self._stack else "")
         call = self._calls[path]
         self._calls[path] += 1
-        is_outermost = not self._stack
+        role = "input" if self._stack else "data"
         self._stack.append((path, call))
-        if is_outermost:
-            self._on_boundary(path, call, "data", tensors)
+        self._on_boundary(path, call, role, tensors)
 
     def _leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if torch.compiler.is_compiling() or not self._stack:

@@ -26,7 +26,8 @@ from trainyard.numerics.record_state import (
     variant_names,
     write_state,
 )
-from trainyard.redact import redact_command
+from trainyard.numerics.tensor_record import RecordHeader
+from trainyard.redact import HIDDEN, redact_command
 
 JITTER_ULP = 2.0
 """Largest number of units in the last place by which replicas move each result."""
@@ -112,8 +113,23 @@ def run_recorded(command: Sequence[str], folder: Path, request: RecordRequest, i
         raise CommandFailed(f"the command failed with exit code {code} {_purpose(request)}", "Its output is above.")
 
 
+def repeat_command(header: RecordHeader, folder: Path, request: RecordRequest, say: Callable[[str], object]) -> None:
+    """Runs the command of a record as `run_recorded` does. Raises `BadInput`, too, if it is not in the record as it
+    was."""
+    command = header.command
+    if not command or any(HIDDEN in word for word in command):
+        raise BadInput(
+            f"the command of the record cannot be repeated: {shlex.join(command) or 'it is not in the record'}.",
+            "Record a command without secrets; pass them in environment variables.",
+        )
+    say(f"repeats {shlex.join(command)}")
+    run_recorded(command, folder, request)
+
+
 def _purpose(request: RecordRequest) -> str:
     """The reason for which a command was run, and the next step if it fails for that reason only."""
+    if request.store:
+        return "while its values were stored. It must run in the folder in which it was recorded."
     if request.capture is not None:
         return "while its operations were captured. It must run in the folder in which it was recorded."
     if request.variant == "plain":

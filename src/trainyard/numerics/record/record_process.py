@@ -45,6 +45,8 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Captures operations instead of recording."""
     swap: Swap | None = None
     """Computes modules in another way than the script does."""
+    store: str = ""
+    """Folder in which the values of tensors are stored, instead of recording."""
 
 
 def record() -> None:
@@ -74,6 +76,12 @@ class _Process:
             self._stack.enter_context(CaptureRecorder(self._request.capture))
             atexit.register(self._end)
             return
+        if self._request.store:
+            from trainyard.numerics.bisect.store_values import ValueRecorder
+
+            self._stack.enter_context(ValueRecorder(Path(self._request.store), self._request.steps))
+            atexit.register(self._end)
+            return
         from trainyard.numerics.record.float64_mode import Float64
         from trainyard.numerics.record.recorder import Recorder
         from trainyard.numerics.ulp_jitter import UlpJitter
@@ -83,8 +91,15 @@ class _Process:
             self._narrow = self._stack.enter_context(Float64()).narrow
         elif request.jitter_ulp:
             self._stack.enter_context(UlpJitter(request.seed, request.jitter_ulp, all_operations=True))
-        recorder = Recorder(self._write, request.steps, request.level, request.most_elements)
-        if request.swap is not None:
+        if request.swap is not None and request.swap.kind == "outputs":
+            from trainyard.numerics.bisect.replace_values import ReplacingRecorder
+
+            recorder = ReplacingRecorder(
+                Path(request.swap.values), self._write, request.steps, request.level, request.most_elements
+            )
+        else:
+            recorder = Recorder(self._write, request.steps, request.level, request.most_elements)
+        if request.swap is not None and request.swap.kind != "outputs":
             from trainyard.numerics.bisect.swapped_modules import swapped_modules
 
             self._stack.enter_context(swapped_modules(request.swap, recorder.paths, self._narrow))
@@ -113,13 +128,14 @@ def _header(request: RecordRequest, device_types: Collection[str]) -> RecordHead
     import torch
     import torch.distributed as dist
 
+    from trainyard.numerics.record.process_rank import process_rank
     from trainyard.numerics.record_files import FORMAT
 
     is_group = dist.is_available() and dist.is_initialized()
     return RecordHeader(
         format=FORMAT,
         variant=request.variant,
-        rank=dist.get_rank() if is_group else int(os.environ.get("RANK", "0")),
+        rank=process_rank(),
         ranks=dist.get_world_size() if is_group else int(os.environ.get("WORLD_SIZE", "1")),
         level=request.level,
         steps=request.steps,
@@ -128,6 +144,7 @@ def _header(request: RecordRequest, device_types: Collection[str]) -> RecordHead
         seed=request.seed,
         jitter_ulp=request.jitter_ulp,
         deterministic=torch.are_deterministic_algorithms_enabled(),
+        replaced=request.swap is not None and request.swap.kind == "outputs",
         versions={"torch": str(torch.__version__), "python": sys.version.split()[0]},
         environment={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     )

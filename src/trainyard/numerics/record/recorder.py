@@ -147,8 +147,8 @@ class Recorder:
 
     def _at_operation(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Records the outputs of an ATen operation."""
-        if func.namespace in _COLLECTIVES:
-            self._last = None  # collectives write tensors without counting a version
+        if func.namespace in _COLLECTIVES or func._schema.is_mutable:
+            self._last = None  # a version is counted after the operation, and by collectives never
         if not self.is_recording or func.is_view:
             return
         if self._initialises(func, args):
@@ -182,10 +182,12 @@ class Recorder:
                 )
                 self._writers.write(tensor, ())
 
-    def _at_boundary(self, path: str, call: int, role: Literal["data", "output"], tensors: list[Tensor]) -> None:
-        """Records the outputs of a module, the inputs of an outermost one, and later their gradients."""
+    def _at_boundary(
+        self, path: str, call: int, role: Literal["data", "input", "output"], tensors: list[Tensor]
+    ) -> None:
+        """Records the outputs of a module, the inputs of an outermost one, and later the gradients of outputs."""
         self._note_training()
-        if not self.is_recording or self._level == "steps" or self.paths.recomputes:
+        if not self.is_recording or self._level == "steps" or self.paths.recomputes or role == "input":
             return
         for output, tensor in enumerate(tensors):
             self._record(tensor, role, module=path, call=call, output=output)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from trainyard.errors import BadInput, NotEnoughEvidence
-from trainyard.numerics.record.record_command import run_recorded
+from trainyard.errors import NotEnoughEvidence
+from trainyard.numerics.record.record_command import repeat_command
 from trainyard.numerics.record.record_process import RecordRequest
 from trainyard.numerics.reproduce.captured_slice import CapturedSlice, CaptureRequest, read_slice
 from trainyard.numerics.reproduce.collective_calls import ranks_of
 from trainyard.numerics.reproduce.operation_source import needed_operations
 from trainyard.numerics.reproduce.select_slice import Slice
 from trainyard.numerics.tensor_record import RecordHeader
-from trainyard.redact import HIDDEN
 
 _MOST_RANKS = 16
 """Processes of a script."""
@@ -31,13 +29,6 @@ class CapturedRanks(NamedTuple):
 def capture(header: RecordHeader, chosen: Slice, folder: Path, say: Callable[[str], object]) -> None:
     """Repeats the command of a record, whose ranks write what they capture to a folder. Raises `BadInput` for a command
     that is not in the record as it was."""
-    command = list(header.command)
-    if not command or any(HIDDEN in word for word in command):
-        raise BadInput(
-            f"the command of the record cannot be repeated: {shlex.join(command) or 'it is not in the record'}.",
-            "Record a command without secrets; pass them in environment variables.",
-        )
-    say(f"repeats {shlex.join(command)}")
     request = RecordRequest(
         variant="plain",
         steps=(chosen.result.step,),
@@ -46,7 +37,7 @@ def capture(header: RecordHeader, chosen: Slice, folder: Path, say: Callable[[st
             folder=str(folder), operations=chosen.operations, sources=chosen.sources, result=chosen.result
         ),
     )
-    run_recorded(command, folder, request)
+    repeat_command(header, folder, request, say)
 
 
 def read_ranks(folders: Collection[Path], rank: int) -> list[CapturedRanks]:

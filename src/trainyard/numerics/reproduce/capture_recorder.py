@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainyard.numerics.record.process_rank import process_rank
 from trainyard.numerics.record.recorder import Recorder
 from trainyard.numerics.reproduce.capture_operations import CaptureOperations
 from trainyard.numerics.reproduce.captured_slice import CapturedInput, CapturedSlice, CaptureRequest
@@ -72,7 +71,7 @@ class CaptureRecorder(Recorder):
         """Writes the slice if this rank captured anything."""
         if self.capture.result is None and not self.capture.operations:
             return False
-        folder, rank = Path(self.request.folder), _rank()
+        folder, rank = Path(self.request.folder), process_rank()
         folder.mkdir(parents=True, exist_ok=True)
         inputs: list[CapturedInput] = []
         for described, value in self.capture.inputs:
@@ -88,8 +87,3 @@ class CaptureRecorder(Recorder):
         )
         (folder / f"slice-rank{rank}.json").write_bytes(msgspec.json.encode(captured))
         return True
-
-
-def _rank() -> int:
-    is_group = dist.is_available() and dist.is_initialized()
-    return dist.get_rank() if is_group else int(os.environ.get("RANK", "0"))

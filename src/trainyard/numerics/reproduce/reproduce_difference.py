@@ -16,8 +16,8 @@ from trainyard.errors import NotEnoughEvidence
 from trainyard.numerics.compare.compare_records import match_records
 from trainyard.numerics.compare.comparison_result import Divergence, TensorPoint
 from trainyard.numerics.reproduce.capture_ranks import capture, read_ranks
-from trainyard.numerics.reproduce.captured_slice import CapturedSlice
 from trainyard.numerics.reproduce.operation_source import needed_operations
+from trainyard.numerics.reproduce.script_title import script_title
 from trainyard.numerics.reproduce.select_slice import select_slices
 from trainyard.numerics.reproduce.write_rank_script import Compared, RankScriptParts, write_rank_script
 from trainyard.numerics.reproduce.write_script import ScriptParts, write_script
@@ -109,7 +109,7 @@ def _attempt(first: Divergence, inputs: ScriptInputs, script: Path, kind: Inputs
     ]
     rank = min(inputs.a)
     a, b = inputs.a[rank], inputs.b.get(rank)
-    title, compared = _title(first, a.captured), _compared(first)
+    title, compared = script_title(first, a.captured), _compared(first)
     if len(inputs.a) == 1 and compared != "replicas":
         text = write_script(ScriptParts(title, sources, a, b, limit, compared))
     elif len(inputs.a) > 1 and b is not None:
@@ -153,21 +153,6 @@ def _compared(first: Divergence) -> Compared:
             return "replicas"
         case _:
             return "values"
-
-
-def _title(first: Divergence, captured: CapturedSlice) -> list[str]:
-    """The lines at the top of the script."""
-    point = first.tensor
-    where = ".".join(filter(None, (point.module, point.name)))
-    subject = point.operation or point.role
-    code = point.location_b or point.location_a
-    owner, line = f" of {where}" if where else "", f" ({code})" if code else ""
-    torch = captured.versions.get("torch", "")
-    return [
-        f"{subject}{owner} in the {point.phase} pass of step {point.step}{line}: B differs from A.",
-        "",
-        f"Captured with torch {torch} on {captured.device}. Needs only torch; exits with 1 if the fault shows.",
-    ]
 
 
 def _run(text: str, files: Mapping[str, bytes]) -> _Outcome:

@@ -21,6 +21,8 @@ def describe_change(change: Change) -> str:
     operation, the name."""
     if change.kind in ("module", "operation"):
         return f"{change.kind} {change.name}"
+    if change.kind == "part":
+        return change.name
     a, b = (shlex.join(words) if words else "not set" for words in (change.a, change.b))
     return f"{change.kind} {change.name}: {a} in A, {b} in B"
 
@@ -36,6 +38,9 @@ def _headline(result: NumericsBisection) -> str:
 
 def print_bisection(result: NumericsBisection, console: Console) -> None:
     """Prints the causes, the first divergence with them, and the trials."""
+    if result.swap == "outputs":
+        _print_parts(result, console)
+        return
     console.print(Text(plain(_headline(result)), style="bold"))
     for change in result.causes:
         console.print(Text(plain(f"  {describe_change(change)}")))
@@ -47,3 +52,15 @@ def print_bisection(result: NumericsBisection, console: Console) -> None:
     for trial in unresolved:
         names = ", ".join(change.name for change in trial.changes)
         console.print(Text(plain(f"  {names}: {trial.failure}"), style="dim"))
+
+
+def _print_parts(result: NumericsBisection, console: Console) -> None:
+    """Prints each part that differs although it starts from the values of A, with its first divergence."""
+    count = units.counted(len(result.causes), "part")
+    verb = "differ" if len(result.causes) > 1 else "differs"
+    console.print(Text(plain(f"{count} of B {verb}, computed from the values of A:"), style="bold"))
+    for trial in result.trials:
+        if trial.first is not None:
+            where = describe_tensor(trial.first.tensor)
+            console.print(Text(plain(f"  {describe_change(trial.changes[0])}")))
+            console.print(Text(plain(f"    first at {where}: {describe(trial.first)}"), style="dim"))

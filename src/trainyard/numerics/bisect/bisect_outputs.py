@@ -1,0 +1,166 @@
+"""Finds the parts of a training that compute something else than those of another run from the same values."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from trainyard.errors import BadFile, BadInput, NotEnoughEvidence
+from trainyard.numerics.bisect.bisect_modules import OUTSIDE_NAME
+from trainyard.numerics.bisect.bisection_result import NumericsBisection, Trial
+from trainyard.numerics.bisect.configuration import Change
+from trainyard.numerics.bisect.replaced_values import read_replaced
+from trainyard.numerics.bisect.swap import Swap
+from trainyard.numerics.bisect.value_files import read_index
+from trainyard.numerics.compare.compare_records import MatchedRecords, match_records
+from trainyard.numerics.compare.comparison_result import Divergence
+from trainyard.numerics.compare.data_flow import DataFlow
+from trainyard.numerics.compare.find_divergences import DivergenceFinder
+from trainyard.numerics.compare.logical_tensors import LogicalKey
+from trainyard.numerics.record.record_command import record_command, repeat_command
+from trainyard.numerics.record.record_process import RecordRequest
+from trainyard.numerics.record_files import read_header, variants
+from trainyard.numerics.record_state import RecordOptions
+from trainyard.numerics.tensor_record import RecordHeader
+
+_ORIGIN = "origin.json"
+_REPLICAS = 4
+"""Jittered runs of A if its record has none."""
+
+
+def bisect_outputs(
+    a: Path, command: Sequence[str], folder: Path, say: Callable[[str], object] = lambda text: None
+) -> NumericsBisection:
+    """Runs the command of the record in folder `a`, and stores its values: outputs of modules, their gradients, the
+    gradients and weights of parameters, and states of the optimizer. Then records that command, with its float64
+    reference and replicas, and `command`, and replaces these values of each as soon as they are recorded. Modules and
+    updates are so compared from the same inputs, with limits for their own rounding, and each that differs is a cause
+    of its own.
+
+    `folder`: values and records are kept there, and are not computed again. Raises `BadInput` for values of another
+    record, `NotEnoughEvidence` if no part differs, or if the values do not fit.
+    """
+    header = read_header(a, "plain")
+    values = folder / "values"
+    if not values.is_dir():
+        _store(header, values, say)
+    elif _read_origin(values) != header:
+        raise BadInput(f"{values} has the values of another record than {a}.", "Pass another folder.")
+    replicas = sum(variant.startswith("replica") for variant in variants(a)) or _REPLICAS
+    options = RecordOptions(
+        steps=header.steps, replicas=replicas, swap=Swap(kind="outputs", values=str(values.absolute()))
+    )
+    record_command(header.command, folder / "a", options, lambda text: say(f"A: {text}"))
+    record_command(command, folder / "b", options._replace(replicas=0), lambda text: say(f"B: {text}"))
+    counts = read_replaced(values)
+    replaced, others = counts.replaced, counts.missing + counts.kept
+    say(f"B: {replaced:,} tensors replaced by those of A; {others:,} kept, without counterpart of the same shape")
+    if replaced <= others:
+        raise NotEnoughEvidence(
+            f"of {replaced + others:,} tensors of B, {others:,} have no counterpart of the same shape in A.",
+            "Compare trainings with the same modules, ranks and batches.",
+        )
+    first = _first_divergences(folder / "a", folder / "b")
+    if not first:
+        raise NotEnoughEvidence(
+            "no part of B differs from A beyond rounding if it starts from the values of A.",
+            "Record other steps, or compare the records with `trainyard numerics compare`.",
+        )
+    return NumericsBisection(
+        changes=tuple(first),
+        causes=tuple(first),
+        first=next(iter(first.values())),
+        trials=tuple(
+            Trial(changes=(change,), outcome="different", first=divergence) for change, divergence in first.items()
+        ),
+        swap="outputs",
+    )
+
+
+def _store(header: RecordHeader, values: Path, say: Callable[[str], object]) -> None:
+    """Runs the command of A and stores its values in a folder, which appears when all are there."""
+    partial = values.with_name(f".{values.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    request = RecordRequest(
+        variant="plain", steps=header.steps, level="modules", command=header.command, store=str(partial.absolute())
+    )
+    repeat_command(header, partial, request, say)
+    for rank in range(header.ranks):
+        index = read_index(partial, rank)
+        if index.failure or not index.tensors:
+            raise NotEnoughEvidence(
+                f"the values of A cannot be stored: {index.failure or f'rank {rank} has none'}.",
+                "Record fewer steps of A, with --steps 0.",
+            )
+    (partial / _ORIGIN).write_bytes(msgspec.json.encode(header))
+    os.replace(partial, values)
+
+
+def _read_origin(values: Path) -> RecordHeader:
+    """The header of the record whose values are in a folder. Raises `BadFile`."""
+    path = values / _ORIGIN
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=RecordHeader)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise BadFile(f"{path}: {error}.", "Pass another folder.") from error
+
+
+def _first_divergences(a: Path, b: Path) -> dict[Change, Divergence]:
+    """The parts that differ, each with its first divergence, in order of execution."""
+    matched = match_records(a, b)
+    finder = DivergenceFinder(matched.a.tensors, matched.b.tensors, matched.alignment, matched.judgements)
+    first: dict[Change, Divergence] = {}
+    for key, divergence in finder.find_all(matched.exact, _following_rows(matched)):
+        first.setdefault(_cause(key, DataFlow(matched.a.tensors, key.tensor.step)), divergence)
+    return first
+
+
+def _following_rows(matched: MatchedRecords) -> set[int]:
+    """The rows that code outside of modules computed from differing results inside of them which were not replaced: the
+    gradients of parameters, which are reduced over ranks and clipped before the optimizer reads them."""
+    tensors, pairs, status = matched.a.tensors, matched.alignment.pairs, matched.judgements.status
+    differing = [row for row in range(len(pairs)) if status[row] == "different"]
+    in_modules = {pairs[row].a for row in differing if pairs[row].a.tensor.operation and pairs[row].a.tensor.module}
+    replaced = {key for key in tensors if not key.tensor.operation}
+    flows = {step: DataFlow(tensors, step) for step in matched.common}
+    return {
+        row
+        for row in differing
+        if not _module(pairs[row].a, flows[pairs[row].a.tensor.step])
+        and any(source in in_modules for source in flows[pairs[row].a.tensor.step].sources(pairs[row].a, replaced))
+    }
+
+
+def _module(key: LogicalKey, flow: DataFlow) -> str | None:
+    """The module that computes a tensor; empty for code outside of modules. A gradient is computed by the operation
+    that wrote it, that of an output by a module which it enters. None if it is not known."""
+    tensor = key.tensor
+    if tensor.role != "gradient":
+        return tensor.module
+    writer = next((source for source in flow.inputs(key) if source.tensor.operation), None)
+    if writer is not None:
+        return writer.tensor.module
+    return tensor.module if tensor.name else None
+
+
+def _cause(key: LogicalKey, flow: DataFlow) -> Change:
+    """The part of the training that computes a tensor of A."""
+    tensor = key.tensor
+    if tensor.role == "data":
+        return _part("batches")
+    if tensor.role == "weight" and tensor.phase == "forward":
+        return _part("initial weights")
+    if tensor.role in ("weight", "optimizer_state"):
+        return _part("update of the weights by the optimizer")
+    module = _module(key, flow)
+    if module is None:
+        return _part(f"gradient of the output of {tensor.module}")
+    return Change(number=0, kind="module", name=module) if module else _part(OUTSIDE_NAME)
+
+
+def _part(name: str) -> Change:
+    return Change(number=0, kind="part", name=name)

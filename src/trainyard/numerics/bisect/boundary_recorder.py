@@ -1,0 +1,77 @@
+"""A recorder that handles the values of tensors at the boundaries of modules and of the optimizer's step."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from trainyard.numerics.record.recorder import Recorder
+from trainyard.numerics.tensor_record import Role, TensorKey
+
+_ROLES = frozenset[Role](("output", "data", "gradient", "weight", "optimizer_state"))
+
+
+class BoundaryRecorder(Recorder):
+    """Records a training, and handles the inputs and outputs of modules, the gradients of both, and gradients, weights
+    and states of the optimizer, each after it was recorded; inputs of inner modules are not recorded."""
+
+    @abstractmethod
+    def _at_value(self, key: TensorKey, tensor: Tensor) -> None:
+        """Handles a tensor that may be changed in place. `tensor`: the part that this rank holds."""
+
+    @abstractmethod
+    def _at_gradient(self, key: TensorKey, gradient: Tensor) -> Tensor | None:
+        """Handles the gradient of an input or output. Returns another one that takes its place, or None."""
+
+    def _record(self, tensor: Tensor, role: Role, **options: Any) -> None:
+        count = len(self._records)
+        super()._record(tensor, role, **options)
+        if len(self._records) == count or role not in _ROLES:
+            return
+        key, local = self._records[-1].key, local_values(tensor)
+        if local is not None and not key.operation and (role != "gradient" or key.name):
+            self._at_value(key, local)
+
+    def _gradient_hook(self, path: str, call: int, output: int) -> Callable[[Tensor | None], Tensor | None]:
+        record = super()._gradient_hook(path, call, output)
+
+        def hook(gradient: Tensor | None) -> Tensor | None:
+            count = len(self._records)
+            record(gradient)
+            if gradient is None or len(self._records) == count or local_values(gradient) is not gradient:
+                return None
+            return self._at_gradient(self._records[-1].key, gradient)
+
+        return hook
+
+    def _at_boundary(
+        self, path: str, call: int, role: Literal["data", "input", "output"], tensors: list[Tensor]
+    ) -> None:
+        super()._at_boundary(path, call, role, tensors)
+        if role != "input" or not self.is_recording or self.paths.recomputes:
+            return
+        for number, tensor in enumerate(tensors):
+            if local_values(tensor) is tensor:
+                self._at_value(TensorKey(self._step, "forward", path, "", "input", "", call, number), tensor)
+                if tensor.requires_grad and torch.is_grad_enabled():
+                    key = TensorKey(self._step, "backward", path, "", "gradient", "input", call, number)
+                    tensor.register_hook(self._input_hook(key))
+
+    def _input_hook(self, key: TensorKey) -> Callable[[Tensor | None], Tensor | None]:
+        def hook(gradient: Tensor | None) -> Tensor | None:
+            if gradient is None or not self.is_recording or key.step != self._step:
+                return None
+            return self._at_gradient(key, gradient) if local_values(gradient) is gradient else None
+
+        return hook
+
+
+def local_values(tensor: Tensor) -> Tensor | None:
+    """The part of a tensor that this rank holds; None for other classes than torch's own."""
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return local if type(local) in (Tensor, nn.Parameter, nn.Buffer) else None

@@ -1,0 +1,27 @@
+"""The first lines of a script that shows a difference alone."""
+
+from __future__ import annotations
+
+from trainyard.numerics.compare.comparison_result import Divergence
+from trainyard.numerics.reproduce.captured_slice import CapturedSlice
+
+
+def script_title(first: Divergence, captured: CapturedSlice) -> list[str]:
+    """The lines at the top of the script."""
+    point = first.tensor
+    code = point.location_b or point.location_a
+    line = f" ({code})" if code else ""
+    torch = captured.versions.get("torch", "")
+    return [
+        f"{script_subject(first)}{line}: B differs from A.",
+        "",
+        f"Captured with torch {torch} on {captured.device}. Needs only torch; exits with 1 if the fault shows.",
+    ]
+
+
+def script_subject(first: Divergence) -> str:
+    """The tensor that a script computes: `aten.silu of Network.gate in the forward pass of step 0`."""
+    point = first.tensor
+    where = ".".join(filter(None, (point.module, point.name)))
+    owner = f" of {where}" if where else ""
+    return f"{point.operation or point.role}{owner} in the {point.phase} pass of step {point.step}"
