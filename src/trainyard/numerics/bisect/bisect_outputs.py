@@ -120,19 +120,30 @@ def _first_divergences(a: Path, b: Path) -> dict[Change, Divergence]:
 
 
 def _following_rows(matched: MatchedRecords) -> set[int]:
-    """The rows that code outside of modules computed from differing results inside of them which were not replaced: the
-    gradients of parameters, which are reduced over ranks and clipped before the optimizer reads them."""
-    tensors, pairs, status = matched.a.tensors, matched.alignment.pairs, matched.judgements.status
-    differing = [row for row in range(len(pairs)) if status[row] == "different"]
-    in_modules = {pairs[row].a for row in differing if pairs[row].a.tensor.operation and pairs[row].a.tensor.module}
+    """The differing rows that follow from others although values are replaced.
+
+    Gradients of parameters are reduced over ranks and clipped by code outside of modules before the optimizer reads
+    them, and they are replaced. Formats and shapes are not replaced.
+    """
+    tensors, pairs, judged = matched.a.tensors, matched.alignment.pairs, matched.judgements
+    differing = {pair.a: row for row, pair in enumerate(pairs) if judged.status[row] == "different"}
     replaced = {key for key in tensors if not key.tensor.operation}
     flows = {step: DataFlow(tensors, step) for step in matched.common}
-    return {
-        row
-        for row in differing
-        if not _module(pairs[row].a, flows[pairs[row].a.tensor.step])
-        and any(source in in_modules for source in flows[pairs[row].a.tensor.step].sources(pairs[row].a, replaced))
-    }
+    following: set[int] = set()
+    for key, row in differing.items():
+        flow, kind = flows[key.tensor.step], judged.kinds[row]
+        if kind in ("dtype", "shape"):
+            output = key._replace(tensor=key.tensor._replace(phase="forward", role="output"))
+            before = {output, *flow.inputs(key)} - {key}  # the tensor of which this is the gradient, and its inputs
+            follows = any(judged.kinds[differing[at]] == kind for at in before if at in differing)
+        else:
+            follows = not _module(key, flow) and any(
+                source in differing and source.tensor.operation and source.tensor.module
+                for source in flow.sources(key, replaced)
+            )
+        if follows:
+            following.add(row)
+    return following
 
 
 def _module(key: LogicalKey, flow: DataFlow) -> str | None:
