@@ -147,14 +147,16 @@ def _following_rows(matched: MatchedRecords) -> set[int]:
 
 
 def _module(key: LogicalKey, flow: DataFlow) -> str | None:
-    """The module that computes a tensor; empty for code outside of modules. A gradient is computed by the operation
-    that wrote it, that of an output by a module which it enters. None if it is not known."""
+    """The module that computes a tensor; empty for code outside of modules. Gradients and inputs of modules are
+    computed by the operation that wrote them. None if it is not known."""
     tensor = key.tensor
-    if tensor.role != "gradient":
+    if tensor.role not in ("gradient", "input"):
         return tensor.module
     writer = next((source for source in flow.inputs(key) if source.tensor.operation), None)
     if writer is not None:
         return writer.tensor.module
+    if tensor.role == "input":
+        return tensor.module.rpartition(".")[0]
     return tensor.module if tensor.name else None
 
 

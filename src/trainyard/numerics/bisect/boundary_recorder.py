@@ -13,12 +13,13 @@ from torch.distributed.tensor import DTensor
 from trainyard.numerics.record.recorder import Recorder
 from trainyard.numerics.tensor_record import Role, TensorKey
 
-_ROLES = frozenset[Role](("output", "data", "gradient", "weight", "optimizer_state"))
+_ROLES = frozenset[Role](("output", "data", "input", "gradient", "weight", "optimizer_state"))
 
 
 class BoundaryRecorder(Recorder):
     """Records a training, and handles the inputs and outputs of modules, the gradients of both, and gradients, weights
-    and states of the optimizer, each after it was recorded; inputs of inner modules are not recorded."""
+    and states of the optimizer, each after it was recorded. Inputs of inner modules are recorded, too, and their
+    gradients are not."""
 
     @abstractmethod
     def _at_value(self, key: TensorKey, tensor: Tensor) -> None:
@@ -56,11 +57,10 @@ class BoundaryRecorder(Recorder):
         if role != "input" or not self.is_recording or self.paths.recomputes:
             return
         for number, tensor in enumerate(tensors):
-            if local_values(tensor) is tensor:
-                self._at_value(TensorKey(self._step, "forward", path, "", "input", "", call, number), tensor)
-                if tensor.requires_grad and torch.is_grad_enabled():
-                    key = TensorKey(self._step, "backward", path, "", "gradient", "input", call, number)
-                    tensor.register_hook(self._input_hook(key))
+            self._record(tensor, "input", module=path, call=call, output=number)
+            if tensor.requires_grad and torch.is_grad_enabled():
+                key = TensorKey(self._step, "backward", path, "", "gradient", "input", call, number)
+                tensor.register_hook(self._input_hook(key))
 
     def _input_hook(self, key: TensorKey) -> Callable[[Tensor | None], Tensor | None]:
         def hook(gradient: Tensor | None) -> Tensor | None:

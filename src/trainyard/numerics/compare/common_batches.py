@@ -9,16 +9,13 @@ from __future__ import annotations
 from trainyard.numerics.compare.align_tensors import Alignment, Tensors
 from trainyard.numerics.compare.logical_tensors import LogicalKey, has_other_size, is_of_parameter
 
-_BATCH = ("data", "input")
-"""Roles of the tensors that a batch enters with."""
-
 
 def has_other_batches(a: Tensors, b: Tensors, alignment: Alignment) -> bool:
-    """Whether the sides divide their samples differently: the first tensor of another size is an input, not a
+    """Whether the sides divide their samples differently: the first tensor of another size is of the batch, not a
     result of a module."""
     for pair in alignment.pairs:
         if has_other_size(a[pair.a], b[pair.b]):
-            return pair.a.tensor.role in _BATCH or not pair.a.tensor.module
+            return pair.a.tensor.role == "data" or not pair.a.tensor.module
     return False
 
 

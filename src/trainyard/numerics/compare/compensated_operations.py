@@ -2,8 +2,9 @@
 
 Two implementations of a module may have operations of the same names and shapes with other intermediate results: terms
 added in another order, a product in parts. A result that differs is not a fault if the tensors that follow from it, and
-that any implementation has, are within rounding: the next output of its module, or of the modules around it; in the
-backward pass, the gradients of the module's parameters and the next gradient of another module's output.
+that any implementation has, are within rounding: the next output of its module, or of the modules around it, and the
+inputs of its submodules until then, if they were recorded; in the backward pass, the gradients of the module's
+parameters and the next gradient of another module's output.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ class _FollowingTensors:
     def __init__(self, pairs: Sequence[TensorPair]) -> None:
         self.pairs = pairs
         self.outputs: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        self.inputs: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        """Inputs of the submodules of a module."""
         self.gradients: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.scalars: dict[tuple[int, int], list[int]] = defaultdict(list)
         for row, pair in enumerate(pairs):
             key = pair.a.tensor
             if key.role == "output" and not key.operation:
                 self.outputs[key.step, key.phase, key.module, pair.a.rank].append(row)
+            elif key.role == "input":
+                self.inputs[key.step, key.phase, key.module.rpartition(".")[0], pair.a.rank].append(row)
             elif key.role == "gradient":
                 self.gradients[key.step, pair.a.rank].append(row)
             elif key.role == "scalar":
@@ -59,7 +64,8 @@ class _FollowingTensors:
             return self._after_backward(key, later)
         output = self._next_output(row)
         if output is not None:
-            return [output]
+            inputs = self.inputs.get((key.step, key.phase, key.module, self.pairs[row].a.rank), ())
+            return [*(other for other in inputs if row < other < output), output]
         end = later[0] if later else len(self.pairs)
         scalars = [other for other in self.scalars[key.step, self.pairs[row].a.rank] if row < other < end]
         return [*scalars, *later[:1]]
