@@ -57,7 +57,7 @@ def folder(bisection: Path, tmp_path: Path) -> Path:
 
 
 def test_each_of_several_faults_is_named(record: Path, folder: Path) -> None:
-    """Of the forward pass, the backward pass and the optimizer, each from the same values as in A."""
+    """Faults of the forward pass, of the backward pass and of the optimizer do not hide each other."""
     faults = ["--fault=eps1", "--fault=eps3", "--fault=head", "--fault=backward2", "--fault=decay"]
     result = _bisect(record, folder, *faults)
     parts = ["Network.blocks.1.norm", "Network.blocks.3.norm", "Network", "Network.blocks.2.mixer", UPDATE]

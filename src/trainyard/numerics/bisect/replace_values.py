@@ -25,7 +25,7 @@ from trainyard.numerics.tensor_record import Level, TensorKey, TensorRecord
 
 
 class ReplacingRecorder(BoundaryRecorder):
-    """Records a training, and replaces what it has recorded by the values in a folder."""
+    """Records a training, and replaces each recorded tensor by the values in a folder."""
 
     def __init__(
         self,

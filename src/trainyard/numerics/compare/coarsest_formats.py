@@ -29,16 +29,16 @@ def coarsest_in_module(tensors: Tensors) -> dict[LogicalKey, float]:
             source = known.get((key.rank, record.step, index))
             if source is not None:
                 other = tensors[source]
-                is_own = _is_of_output(record) or (other.module == record.module and other.phase == _phase(record))
+                is_own = _is_of_others(record) or (other.module == record.module and other.phase == _phase(record))
                 roundoff = max(roundoff, coarsest[source] if is_own else UNIT_ROUNDOFF.get(other.dtype, 0.0))
         coarsest[key] = roundoff
         known[key.rank, record.step, record.index] = key
     return coarsest
 
 
-def _is_of_output(record: TensorRecord) -> bool:
-    """Whether a tensor is the gradient of the output of a module, which other modules compute."""
-    return record.role == "gradient" and not record.name
+def _is_of_others(record: TensorRecord) -> bool:
+    """Whether other modules compute a tensor: the input of a module, or the gradient of its output."""
+    return record.role == "input" or (record.role == "gradient" and not record.name)
 
 
 def _phase(record: TensorRecord) -> Phase:
