@@ -18,6 +18,7 @@ import msgspec
 
 from trainyard.inject.after_import import AfterImport
 from trainyard.numerics.bisect.swap import Swap
+from trainyard.numerics.kernels.check_result import KernelCheckRequest
 from trainyard.numerics.reproduce.captured_slice import CaptureRequest
 from trainyard.numerics.tensor_record import Level, RecordHeader
 
@@ -43,6 +44,8 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     capture: CaptureRequest | None = None
     """Captures operations instead of recording."""
+    check: KernelCheckRequest | None = None
+    """Checks operations against float64 instead of recording."""
     swap: Swap | None = None
     """Computes modules in another way than the script does."""
 
@@ -72,6 +75,12 @@ class _Process:
             from trainyard.numerics.reproduce.capture_recorder import CaptureRecorder
 
             self._stack.enter_context(CaptureRecorder(self._request.capture))
+            atexit.register(self._end)
+            return
+        if self._request.check is not None:
+            from trainyard.numerics.kernels.check_recorder import CheckRecorder
+
+            self._stack.enter_context(CheckRecorder(self._folder, self._request.steps, self._request.check))
             atexit.register(self._end)
             return
         from trainyard.numerics.record.float64_mode import Float64
