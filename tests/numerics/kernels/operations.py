@@ -212,6 +212,8 @@ def _optimizers(draw: Inputs) -> None:
     n = draw.case.size
     for options in ({"foreach": True}, {"fused": True}, {"foreach": False}):
         for kind in (torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad):
+            if kind is torch.optim.SGD and "fused" in options and draw.case.dtype != torch.float32:
+                continue  # its momentum is wrong in torch 2.13 on the CPU
             parameters = [draw(n, 5), draw(7)]
             extra: dict[str, Any] = {"momentum": 0.9, "weight_decay": 0.01} if kind is torch.optim.SGD else {}
             optimizer = kind(parameters, lr=1e-2, **options, **extra)

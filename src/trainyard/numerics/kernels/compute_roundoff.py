@@ -14,9 +14,21 @@ from trainyard.numerics.kernels.unchecked_reason import is_attention
 _TF32, _BFLOAT16 = 2.0**-11, 2.0**-8
 _PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "linear", "_addmm_activation", "mv", "addmv"))
 
-_ACCUMULATES_IN_HALF = frozenset(("native_layer_norm_backward",))
-"""Operations whose CPU kernel adds in the format of its inputs: gradients of weight and bias."""
-_ROUNDS_TO_HALF = frozenset(("_softmax", "_log_softmax", "logsumexp", "rsqrt", "pow"))
+_ADDS_IN_PLACE = frozenset(
+    (
+        *("index_put", "_index_put_impl", "_unsafe_index_put", "embedding_dense_backward", "index_add", "scatter_add"),
+        "scatter_reduce",
+    )
+)
+"""Sums of elements with the same index, each of which is rounded to the format of the result."""
+_ACCUMULATES_IN_HALF = frozenset(("native_layer_norm_backward", "nll_loss_forward"))
+"""Operations whose CPU kernel adds in the format of its inputs: gradients of weight and bias, losses."""
+_ROUNDS_TO_HALF = frozenset(
+    (
+        *("_softmax", "_log_softmax", "logsumexp", "rsqrt", "pow", "sigmoid_backward", "xlogy", "mse_loss_backward"),
+        "_fused_adagrad",
+    )
+)
 """Operations whose CPU kernel rounds intermediate results to the format of its inputs."""
 
 
@@ -29,19 +41,19 @@ def compute_roundoff(func: Any, inputs: Iterable[Tensor]) -> float:
     """The unit round-off of the products and sums in an operation on these floating-point tensors.
 
     Half-precision formats are accumulated in float32, except where the settings of torch allow otherwise, and in
-    `_ACCUMULATES_IN_HALF`.
+    the operations above.
     """
     tensors = list(inputs)
     finest = min(roundoff_of(tensor.dtype) for tensor in tensors)
     coarsest = max(roundoff_of(tensor.dtype) for tensor in tensors)
-    if func.overloadpacket.__name__ in _ACCUMULATES_IN_HALF and not any(tensor.is_cuda for tensor in tensors):
+    plain: str = func.overloadpacket.__name__.rstrip("_")
+    on_cuda = any(tensor.is_cuda for tensor in tensors)
+    if plain in _ADDS_IN_PLACE or (plain in _ACCUMULATES_IN_HALF and not on_cuda):
         return coarsest
     roundoff = min(coarsest, UNIT_ROUNDOFF["float32"])
-    plain: str = func.overloadpacket.__name__.rstrip("_")
     is_product, is_convolution = plain in _PRODUCTS, "convolution" in plain
     if not (is_product or is_convolution):
         return roundoff
-    on_cuda = any(tensor.is_cuda for tensor in tensors)
     if finest == UNIT_ROUNDOFF["float32"]:
         return max(roundoff, _allowed_roundoff(on_cuda, is_convolution))
     if on_cuda and is_product and finest > UNIT_ROUNDOFF["float32"] and _reduces_in_half(tensors):
@@ -54,17 +66,14 @@ def intermediate_roundoff(func: Any, inputs: Iterable[Tensor]) -> float:
     none. A fused attention rounds the weights of the values."""
     tensors = list(inputs)
     is_on_cpu = not any(tensor.is_cuda for tensor in tensors)
-    if is_attention(func) or (is_on_cpu and func.overloadpacket.__name__ in _ROUNDS_TO_HALF):
+    if is_attention(func) or (is_on_cpu and func.overloadpacket.__name__.rstrip("_") in _ROUNDS_TO_HALF):
         return max(roundoff_of(tensor.dtype) for tensor in tensors)
     return 0.0
 
 
-def scalar_roundoff(func: Any, inputs: Iterable[Tensor]) -> float:
-    """The unit round-off of numbers among the arguments: that of float32; powers round exponents to the format of their
-    inputs."""
-    if func.overloadpacket.__name__.rstrip("_") in ("pow", "_foreach_pow"):
-        return max(UNIT_ROUNDOFF["float32"], *(roundoff_of(tensor.dtype) for tensor in inputs))
-    return UNIT_ROUNDOFF["float32"]
+def scalar_roundoff(inputs: Iterable[Tensor]) -> float:
+    """The unit round-off of numbers among the arguments, which some kernels round to the format of the tensors."""
+    return max(UNIT_ROUNDOFF["float32"], *(roundoff_of(tensor.dtype) for tensor in inputs))
 
 
 def _allowed_roundoff(on_cuda: bool, is_convolution: bool) -> float:
