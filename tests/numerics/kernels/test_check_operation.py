@@ -26,6 +26,7 @@ from trainyard.numerics.kernels.unchecked_reason import (  # noqa: E402
     COMPLEX,
     CUSTOM,
     DISCONTINUOUS,
+    FAILED,
     FLOAT64,
     LARGE,
     NO_FLOATS,
@@ -50,6 +51,7 @@ JUDGED = sorted(set(OPERATIONS) - set(CALIBRATION))
 def check_no_alarm(name: str, case: Case) -> None:
     checks = check_all(lambda: OPERATIONS[name](Inputs(case)))
     assert checks.checked
+    assert FAILED not in [reason for _, reason in checks.unchecked]
     assert [(operation, check) for operation, check in checks.exceeding] == []
 
 
@@ -132,7 +134,7 @@ def test_operations_that_are_not_checked_have_a_reason() -> None:
         (lambda: torch.arange(3), NO_FLOATS),
         (lambda: x.double() * 2, FLOAT64),
         (lambda: torch.complex(x, x).exp(), COMPLEX),
-        (lambda: x.to_sparse(), NO_FLOATS),
+        (lambda: x.to_sparse(), SUBCLASS),
         (lambda: x.to_sparse() * 2, SUBCLASS),
         (lambda: torch.randn(70, 70) * 2, LARGE),
         (lambda: torch.ops._c10d_functional.wait_tensor(x), CUSTOM),
@@ -169,3 +171,15 @@ def test_number_of_terms(operation: str, shapes: list[tuple[int, ...]], terms: i
     func = getattr(getattr(torch.ops.aten, packet), overload)
     args = [torch.ones(shape) for shape in shapes]
     assert added_terms(func, args, {}, [func(*args)]) == terms
+
+
+def test_an_error_in_the_check_does_not_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a dtype")
+
+    for name in ("copy_inputs", "check_operation"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"trainyard.numerics.kernels.checked_operations.{name}", fail)
+            checks = check_all(lambda: torch.ones(3) * 3)
+            assert (torch.ones(3) * 3).sum() == 9
+        assert FAILED in [why for _, why in checks.unchecked]

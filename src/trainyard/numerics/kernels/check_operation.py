@@ -33,7 +33,7 @@ from trainyard.numerics.kernels.compute_roundoff import (
 )
 from trainyard.numerics.kernels.exact_operations import is_exact
 from trainyard.numerics.kernels.perturbed_inputs import SAMPLES, perturbed_inputs
-from trainyard.numerics.kernels.unchecked_reason import NO_FLOATS, NO_KERNEL, is_attention
+from trainyard.numerics.kernels.unchecked_reason import NO_FLOATS, NO_KERNEL, SUBCLASS, is_attention, is_special
 from trainyard.numerics.record.float64_mode import widened_copies
 from trainyard.numerics.record.module_paths import tensors_in
 from trainyard.numerics.record.tensor_writers import tensors_among
@@ -104,6 +104,8 @@ def check_operation(
     given = results_of(func, args, kwargs, result)
     if not any(_is_checked(tensor) for tensor in given):
         raise NotChecked(NO_FLOATS)
+    if any(map(is_special, given)):
+        raise NotChecked(SUBCLASS)
     with torch.no_grad(), _disable_current_modes(), torch._C._DisableAutocast():
         exact = is_exact(func, args, kwargs)
         references = _evaluate(inputs, 0, 0.0)
@@ -219,14 +221,13 @@ def _check_tensor(
     error = (value - reference).abs()
     is_finite, is_defined = value.isfinite(), reference.isfinite()
     is_same = (value == rounded) | (value.isnan() & reference.isnan())
-    overflows = value.isinf() & (value.sign() == reference.sign()) & (magnitude + bound >= limits.max)
-    exceeds = torch.where(is_defined, ~is_finite | (error > bound), reference.isinf() & is_finite)
-    exceeds &= ~(is_same | overflows) & ~(bound.isinf() & is_defined) & ~(value.isnan() & (magnitude >= limits.max))
-    hides = is_defined & is_finite & (bound >= magnitude) & (bound > 2 * limits.tiny) | bound.isinf() & is_defined
-    undetectable = ~exceeds & ~is_same & ~overflows & (hides | ~is_defined | ~is_finite) | (hides & ~exceeds)
-    ratio = torch.where(exceeds & ~(is_finite & is_defined), MOST_RATIO, error / bound)
-    ratio = ratio.where(~is_same & ~undetectable & ~(overflows & ~is_finite), 0.0).nan_to_num(nan=0.0)
-    ratio = ratio.clamp(max=MOST_RATIO)
+    overflows = ~is_finite & (magnitude + bound >= limits.max)
+    is_wrong = torch.where(is_finite, error > bound, ~overflows)
+    exceeds = ~is_same & torch.where(is_defined, is_wrong & bound.isfinite(), reference.isinf() & is_finite)
+    is_unknown = ~is_same & ~(is_finite & is_defined)
+    undetectable = ~exceeds & (is_unknown | is_defined & (bound >= magnitude) & (bound > 2 * limits.tiny))
+    ratio = torch.where(is_finite & is_defined, error / bound, MOST_RATIO)
+    ratio = ratio.where(~is_same & ~undetectable, 0.0).nan_to_num(nan=0.0).clamp(max=MOST_RATIO)
     if not ratio.numel():
         return OperationCheck(0, 0, 0, 0.0, None)
     position = int(ratio.flatten().argmax())

@@ -16,7 +16,7 @@ from trainyard.numerics.kernels.check_operation import (
     check_operation,
     copy_inputs,
 )
-from trainyard.numerics.kernels.unchecked_reason import LARGE, MEMORY, unchecked_reason
+from trainyard.numerics.kernels.unchecked_reason import FAILED, LARGE, MEMORY, unchecked_reason
 from trainyard.numerics.record.module_paths import tensors_in
 from trainyard.numerics.record.tensor_writers import tensors_among
 
@@ -66,6 +66,8 @@ class CheckedOperations(TorchDispatchMode):
                 return copy_inputs(func, args, kwargs)
         except torch.OutOfMemoryError:
             chosen = MEMORY
+        except Exception:  # the program goes on
+            chosen = FAILED
         self._note_unchecked(func, chosen)
         return None
 
@@ -78,6 +80,8 @@ class CheckedOperations(TorchDispatchMode):
             self._note_unchecked(inputs.func, str(error))
         except torch.OutOfMemoryError:
             self._note_unchecked(inputs.func, MEMORY)
+        except Exception:
+            self._note_unchecked(inputs.func, FAILED)
         else:
             self._note_check(inputs.func, check)
 

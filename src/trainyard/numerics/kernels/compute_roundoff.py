@@ -21,12 +21,14 @@ _ADDS_IN_PLACE = frozenset(
     )
 )
 """Sums of elements with the same index, each of which is rounded to the format of the result."""
-_ACCUMULATES_IN_HALF = frozenset(("native_layer_norm_backward", "nll_loss_forward"))
-"""Operations whose CPU kernel adds in the format of its inputs: gradients of weight and bias, losses."""
+_ACCUMULATES_IN_HALF = frozenset(
+    ("native_layer_norm_backward", "nll_loss_forward", "convolution", "convolution_backward")
+)
+"""Operations whose CPU kernel adds in the format of its inputs: gradients of weight and bias, losses, images."""
 _ROUNDS_TO_HALF = frozenset(
     (
         *("_softmax", "_log_softmax", "logsumexp", "rsqrt", "pow", "sigmoid_backward", "xlogy", "mse_loss_backward"),
-        "_fused_adagrad",
+        *("_fused_adagrad", "glu_backward"),
     )
 )
 """Operations whose CPU kernel rounds intermediate results to the format of its inputs."""

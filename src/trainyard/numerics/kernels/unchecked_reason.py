@@ -24,6 +24,7 @@ CALLS = "more calls than --calls"
 RECOMPUTED = "recomputation in the backward pass"
 NO_KERNEL = "no float64 kernel"
 MEMORY = "not enough memory"
+FAILED = "error in the check"
 
 _DISCONTINUOUS = frozenset(
     (
@@ -52,7 +53,7 @@ def unchecked_reason(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         return RANDOM
     if _is_discontinuous(func, args, kwargs):
         return DISCONTINUOUS
-    if any(map(_is_special, tensors)):
+    if any(map(is_special, tensors)):
         return SUBCLASS
     if any(tensor.is_complex() for tensor in tensors):
         return COMPLEX
@@ -76,7 +77,8 @@ def _returns_alias(func: Any) -> bool:
     return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
 
 
-def _is_special(tensor: Tensor) -> bool:
+def is_special(tensor: Tensor) -> bool:
+    """Whether a tensor has no plain values: DTensor and other subclasses, sparse tensors, and those without data."""
     return type(tensor) not in (Tensor, nn.Parameter) or tensor.layout != torch.strided or tensor.is_meta
 
 
