@@ -1,4 +1,4 @@
-"""`check_kernels`: does each operation of a training compute what it does in float64?"""
+"""`check_kernels`: is each operation of a training within rounding of float64?"""
 
 from __future__ import annotations
 

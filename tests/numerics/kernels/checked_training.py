@@ -1,7 +1,8 @@
-"""A training whose operations are checked: a small transformer or an image classifier, with a wrong kernel on request."""
+"""A training whose operations are checked: a small transformer or image classifier, with a wrong kernel on request."""
 
 import argparse
 import contextlib
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -75,11 +76,13 @@ def main() -> None:
     is_distributed = dist.is_torchelastic_launched()
     if is_distributed:
         dist.init_process_group("gloo")
-    network: nn.Module = Decoder() if options.model == "decoder" else Classifier()
+    network: Any = Decoder() if options.model == "decoder" else Classifier()
     if options.channels_last:
         network = network.to(memory_format=torch.channels_last)
     model = nn.parallel.DistributedDataParallel(network) if is_distributed else network
-    way = {"foreach": {"foreach": True}, "fused": {"fused": True}, "single": {"foreach": False}}[options.optimizer]
+    way: dict[str, Any] = {"foreach": {"foreach": True}, "fused": {"fused": True}, "single": {"foreach": False}}[
+        options.optimizer
+    ]
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, **way)
     for _ in range(options.steps):
         context = torch.autocast("cpu", torch.bfloat16) if options.bfloat16 else contextlib.nullcontext()

@@ -181,7 +181,7 @@ def _reductions(draw: Inputs) -> None:
     n = draw.case.size
     for function in (
         *(torch.sum, torch.mean, torch.var, torch.std, torch.linalg.vector_norm, torch.amax),
-        *(lambda x, dim: torch.cumsum(x, dim), lambda x, dim: torch.linalg.vector_norm(x, 3, dim)),
+        *(torch.cumsum, lambda x, dim: torch.linalg.vector_norm(x, 3, dim)),
         lambda x, dim: torch.cumprod(x.clamp(-1, 1), dim),
         *(lambda x, dim: torch.sort(x, dim).values, lambda x, dim: torch.topk(x, 2, dim).values),
     ):
@@ -196,9 +196,10 @@ def _reductions(draw: Inputs) -> None:
 
 def _pairs(draw: Inputs) -> None:
     shape = (draw.case.size, 37)
-    for function in (torch.add, torch.sub, torch.mul, torch.hypot, torch.atan2, torch.maximum, torch.where):
-        x, y = draw(*shape), draw(*shape)
-        _backward(torch.where(x > y, x, y) if function is torch.where else function(x, y), draw)
+    for function in (torch.add, torch.sub, torch.mul, torch.hypot, torch.atan2, torch.maximum):
+        _backward(function(draw(*shape), draw(*shape)), draw)
+    x, y = draw(*shape), draw(*shape)
+    _backward(torch.where(x > y, x, y), draw)
     _backward(draw(*shape) / draw(*shape, positive=True), draw)
     _backward(torch.lerp(draw(*shape), draw(*shape), 0.1), draw)
     _backward(torch.addcmul(draw(*shape), draw(*shape), draw(*shape), value=0.3), draw)

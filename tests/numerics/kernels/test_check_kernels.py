@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+from tests.cli import one_screen
+from tests.cli.schema_check import valid
+from trainyard.cli.main import answer
 from trainyard.errors import BadInput, CommandFailed
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from trainyard import api  # noqa: E402
-from trainyard.cli.main import main  # noqa: E402
 from trainyard.numerics.kernels.check_result import KernelCheck  # noqa: E402
 
 SCRIPT = Path(__file__).with_name("checked_training.py")
 COMMAND = [sys.executable, "-W", "ignore", str(SCRIPT)]
-TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 LINE = next(number for number, text in enumerate(SCRIPT.read_text().splitlines(), 1) if "functional.silu(" in text)
 
 
@@ -100,13 +100,24 @@ def test_commands_that_cannot_be_checked() -> None:
         api.check_kernels(["no-such-command"])
 
 
-def test_the_command_prints_json_and_a_report() -> None:
+def test_the_command_prints_json_and_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["numerics", "kernels", "--steps", "0", "--calls", "1"]
-    result = CliRunner().invoke(main, [*words, "--json", "--", *COMMAND, "--kernel"])
-    assert result.exit_code == 1
-    document = json.loads(result.stdout)
+    assert answer([*words, "--json", "--", *COMMAND, "--kernel", "--steps", "1"]) == 1
+    document = valid("numerics-kernels", capsys.readouterr().out)
     assert document["schema"] == "trainyard/numerics-kernels/1"
     assert document["operations"][0]["operation"] == "aten.silu"
-    result = CliRunner().invoke(main, [*words, "--full", "--", *COMMAND, "--steps", "1"])
-    assert result.exit_code == 0
-    assert "aten.silu" in result.stdout
+    assert answer([*words, "--", *COMMAND, "--kernel", "--steps", "1"]) == 1
+    printed = capsys.readouterr().out
+    one_screen.check(printed)
+    assert f"checked_training.py:{LINE}" in printed
+    assert answer([*words, "--full", "--", *COMMAND, "--steps", "1"]) == 0
+    full = capsys.readouterr().out
+    assert "aten.native_layer_norm_backward" in full
+    assert len(full.splitlines()) > len(printed.splitlines())
+    assert answer([*words, "--", "no-such-command"]) == 2
+    assert answer([*words, "--", *COMMAND, "--fail", "--steps", "1"]) == 4
+
+
+def test_a_training_that_cannot_be_checked_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["numerics", "kernels", "--", *COMMAND, "--float64", "--steps", "1"]) == 3
+    assert "Traceback" not in capsys.readouterr().err

@@ -62,8 +62,8 @@ def added_terms(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resul
 
 
 def _convolution_terms(given: Mapping[str, Any], results: Sequence[Tensor]) -> int:
-    """Those of the result: channels times positions in the kernel; of the gradients of weight and bias: positions in the
-    batch of images."""
+    """Those of the result: channels times positions in the kernel; of the gradients of weight and bias: positions in
+    the batch of images."""
     weight: Tensor = given["weight"]
     window = weight[0, 0].numel()
     of_gradient = given.get("grad_output")

@@ -39,8 +39,8 @@ def check_command(command: Sequence[str], steps: Sequence[int], request: KernelC
         ]
     if not ranks:
         raise BadInput(
-            f"{shlex.join(redact_command(command))} succeeded, but none of the steps {steps[0]}-{steps[-1]} was seen: no "
-            "torch.optim optimizer stepped that often in a Python that has trainyard installed.",
+            f"{shlex.join(redact_command(command))} succeeded, but none of the steps {steps[0]}-{steps[-1]} was seen: "
+            "no torch.optim optimizer stepped that often in a Python that has trainyard installed.",
             "Run it with a Python that has trainyard, and pass --steps that it reaches.",
         )
     ranks.sort(key=lambda rank: rank.rank)

@@ -2,15 +2,17 @@
 
 The bound of an element with the float64 value y is
 
-    u_out |y| + tiny + M (u (|y| + a) + C sqrt(n) d + v (|y| + d / u))
+    u_out |y| + tiny + M ((u + v) (|y| + a) + sqrt(n) d + (v / u) d)
 
-with the unit round-offs `u_out` of the result's dtype and u of the format in which the operation computes, and the
-smallest normal number `tiny`. d is the sensitivity of y to its inputs: the largest change among `SAMPLES` float64
-evaluations whose inputs are moved by u relative to each element. It accounts for the condition of the operation. n is
-the number of terms that are added: adding them in sequence has an error of up to u sqrt(n) times the sum of absolute
-values with high probability (Higham and Mary 2019, A New Approach to Probabilistic Rounding Error Analysis, SIAM Journal
-on Scientific Computing 41). a is the size of an intermediate result that cancels (`_cancelling`). v is the unit round-off of
-intermediate results in half precision, 0 for most operations. Operations that only move or round values have the bound |round(y) - y|.
+`u_out` is the unit round-off of the result's dtype, u that of the format in which the operation computes, and v that
+of intermediate results in half precision, 0 for most operations. d is the sensitivity of y to its inputs: the largest
+change among `SAMPLES` float64 evaluations whose inputs are moved by u relative to each element. It accounts for the
+condition of the operation. n is the number of terms that are added: adding them in sequence has an error of up to
+u sqrt(n) times the sum of absolute values with high probability (Higham and Mary 2019, A New Approach to Probabilistic
+Rounding Error Analysis, SIAM Journal on Scientific Computing 41). a is the size of an intermediate result that cancels
+(`_cancelling`); `tiny` covers results and intermediate results below the smallest normal number.
+
+Operations that only move or round values have the bound |round(y) - y|.
 """
 
 from __future__ import annotations
@@ -40,13 +42,12 @@ from trainyard.numerics.record.tensor_writers import tensors_among
 
 MARGIN = 4.0
 """M: errors of kernels in units of u, with the largest of a few samples as an estimate of the sensitivity."""
-TERMS = 1.0
-"""C: the error of a sum of n terms in units of u sqrt(n) times the sum of absolute values."""
 _MOST_UNDERFLOW = 2.0**-100
-_WRITTEN: Mapping[str, tuple[str, ...]] = {
-    name: ("running_mean", "running_var") for name in ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm")
-}
-"""Operation -> arguments that it writes although its schema does not say so."""
+"""The largest `tiny`."""
+_WRITTEN: Mapping[str, tuple[str, ...]] = dict.fromkeys(
+    ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), ("running_mean", "running_var")
+)
+"""Operation -> arguments that it writes without declaring it in its schema."""
 
 
 class NotChecked(Exception):
@@ -97,8 +98,8 @@ def check_operation(
 ) -> OperationCheck:
     """Compares the result of a call, and the arguments that it wrote, with float64.
 
-    `inputs`: from `copy_inputs` before the call; `args`, `kwargs`: the arguments after it. Raises `NotChecked` if there
-    is no float64 kernel, or no result in a narrower format.
+    `inputs`: from `copy_inputs` before the call; `args`, `kwargs`: the arguments after it. Raises `NotChecked` if the
+    operation lacks a float64 kernel, or a result in a narrower format.
     """
     func = inputs.func
     given = results_of(func, args, kwargs, result)
@@ -114,10 +115,10 @@ def check_operation(
         for tensor, reference in zip(given, references):
             if _is_checked(tensor) and (reference.dtype != torch.float64 or reference.shape != tensor.shape):
                 raise NotChecked(NO_KERNEL)
-        sensitivities = None if exact else _sensitivities(inputs, references)
+        sensitivities = [] if exact else _sensitivities(inputs, references)
         terms = added_terms(func, args, kwargs, [tensor for tensor in given if tensor.is_floating_point()])
         checks = [
-            _check_tensor(inputs, number, tensor, references[number], sensitivities and sensitivities[number], terms)
+            _check_tensor(inputs, number, tensor, references[number], None if exact else sensitivities[number], terms)
             for number, tensor in enumerate(given)
             if _is_checked(tensor)
         ]
@@ -161,10 +162,10 @@ def _sensitivities(inputs: OperationInputs, references: Sequence[Tensor]) -> lis
             torch.maximum(before, (value - reference).abs()) if value.dtype == torch.float64 else before
             for before, value, reference in zip(largest, moved, references)
         ]
-    return [_spread(inputs.func, tensor) for tensor in largest]
+    return [_widen_to_tiles(inputs.func, tensor) for tensor in largest]
 
 
-def _spread(func: Any, sensitivity: Tensor) -> Tensor:
+def _widen_to_tiles(func: Any, sensitivity: Tensor) -> Tensor:
     """The largest sensitivity of an image's channel, for convolutions: fast algorithms (Winograd, Fourier transforms)
     compute tiles, whose elements have the errors of the largest."""
     if "convolution" not in func.overloadpacket.__name__ or sensitivity.ndim < 3 or not sensitivity.numel():
@@ -178,8 +179,10 @@ def _cancelling(inputs: OperationInputs, number: int) -> Tensor | float:
     if is_attention(inputs.func) and number == 1:
         return 1.0
     match inputs.func.overloadpacket.__name__:
-        case "gelu" | "gelu_backward":
+        case "gelu" | "_log_softmax_backward_data":
             return inputs.args[0].abs()
+        case "gelu_backward":
+            return 2 * inputs.args[0].abs()
         case "glu_backward":
             return _largest(inputs.args[0]) * _largest(inputs.args[1])
         case "erf":
@@ -215,7 +218,7 @@ def _check_tensor(
         roundoff = roundoff_of(given.dtype)
         intermediate = inputs.intermediate_roundoff
         noise = (inputs.roundoff + intermediate) * (magnitude + _cancelling(inputs, number))
-        noise = noise + (TERMS * sqrt(terms) + intermediate / inputs.roundoff) * sensitivity
+        noise = noise + (sqrt(terms) + intermediate / inputs.roundoff) * sensitivity
         bound = roundoff * magnitude + max(limits.tiny, _underflow(inputs)) + MARGIN * noise
         bound = bound.nan_to_num(nan=float("inf"), posinf=float("inf"))
     error = (value - reference).abs()
@@ -232,14 +235,13 @@ def _check_tensor(
         return OperationCheck(0, 0, 0, 0.0, None)
     position = int(ratio.flatten().argmax())
     index = tuple(int(at) for at in torch.unravel_index(torch.tensor(position), given.shape))
-    found = float(value[index])
-    exact = float(reference[index])
+    worst_value, exact = float(value[index]), float(reference[index])
     worst = WorstElement(
         output=number,
         index=index,
-        value=found if isfinite(found) else None,
+        value=worst_value if isfinite(worst_value) else None,
         reference=exact if isfinite(exact) else None,
-        nonfinite="" if isfinite(found) else str(found),
+        nonfinite="" if isfinite(worst_value) else str(worst_value),
         bound=min(float(bound[index]), limits.max),
         dtype=_name(given.dtype),
         inputs=inputs.tensors,

@@ -32,8 +32,8 @@ _Key = tuple[str, str, Phase]
 
 
 class CheckRecorder(Recorder):
-    """Follows a training as the recorder does, and checks its operations, also those of optimizers, instead of recording
-    tensors."""
+    """Follows a training as the recorder does, and checks its operations, also those of optimizers, instead of
+    recording tensors."""
 
     def __init__(self, folder: Path, steps: Collection[int], request: KernelCheckRequest) -> None:
         """`folder`: of the results of the ranks."""

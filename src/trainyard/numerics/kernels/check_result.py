@@ -49,9 +49,10 @@ class WorstElement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckedOperation(msgspec.Struct, frozen=True, kw_only=True):
-    """The checked calls of an operation in a module, over all ranks. `elements`: of their results; `undetectable`: those
-    of them that could be wrong by 100 % without an alarm; `exceeding`: those with an error above the bound. `ratio`:
-    the largest ratio of an error to its bound, at most `MOST_RATIO`; `worst`: that element, None without elements."""
+    """The checked calls of an operation in a module, over all ranks. `elements`: of their results; `undetectable`:
+    those of them that could be wrong by 100 % without an alarm; `exceeding`: those with an error above the bound.
+    `ratio`: the largest ratio of an error to its bound, at most `MOST_RATIO`; `worst`: that element, None without
+    elements."""
 
     module: str
     operation: str

@@ -31,9 +31,9 @@ class CheckedOperations(TorchDispatchMode):
         note_unchecked: Callable[[Any, str], object],
         most_elements: int,
     ) -> None:
-        """`choose`: called with an operation that is about to run, and the reason for which it cannot be checked, if any;
-        returns the reason for which it is not checked, an empty text to check it, or None to neither check nor count
-        it. `note_check`: called with each checked operation; `note_unchecked`: with each other operation and its
+        """`choose`: called with an operation that is about to run, and the reason for which it cannot be checked, if
+        any; returns the reason for which it is not checked, an empty text to check it, or None to neither check nor
+        count it. `note_check`: called with each checked operation; `note_unchecked`: with each other operation and its
         reason. `most_elements`: operations on larger tensors are not checked."""
         super().__init__()
         self._choose, self._note_check, self._note_unchecked = choose, note_check, note_unchecked
@@ -66,7 +66,7 @@ class CheckedOperations(TorchDispatchMode):
                 return copy_inputs(func, args, kwargs)
         except torch.OutOfMemoryError:
             chosen = MEMORY
-        except Exception:  # the program goes on
+        except Exception:  # an error here must not end the program
             chosen = FAILED
         self._note_unchecked(func, chosen)
         return None

@@ -81,11 +81,8 @@ def scalar_roundoff(inputs: Iterable[Tensor]) -> float:
 def _allowed_roundoff(on_cuda: bool, is_convolution: bool) -> float:
     """The unit round-off to which the settings of torch allow to round factors in float32."""
     backend: Any = torch.backends.cuda if on_cuda else torch.backends.mkldnn
-    if is_convolution:
-        settings: Any = torch.backends.cudnn.conv if on_cuda else backend.conv
-    else:
-        settings = backend.matmul
-    precision = settings.fp32_precision
+    of_convolutions: Any = torch.backends.cudnn if on_cuda else backend
+    precision = of_convolutions.conv.fp32_precision if is_convolution else backend.matmul.fp32_precision
     return {"tf32": _TF32, "bf16": _BFLOAT16}.get(precision, 0.0)
 
 

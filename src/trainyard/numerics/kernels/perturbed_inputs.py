@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -27,19 +26,19 @@ def perturbed_inputs(
     `sample`: of `SAMPLES`. In the first, each element moves on its own; in the last, all move up. `roundoff`:
     0 for copies.
     """
-    random = Random(seed * SAMPLES + sample)
+    random = np.random.default_rng((seed, sample))
     generators: dict[torch.device, torch.Generator] = {}
     moved: dict[int, Tensor] = {}
 
     def move(value: Any) -> Any:
         if isinstance(value, float):
             is_rounded = roundoff and float(np.float32(value)) != value
-            return value * (1 + random.choice((-1, 1)) * scalar_roundoff) if is_rounded else value
+            return value * (1 + (scalar_roundoff if random.integers(2) else -scalar_roundoff)) if is_rounded else value
         if not isinstance(value, Tensor):
             return value
         if id(value) not in moved:
             if value.device not in generators:
-                generators[value.device] = torch.Generator(value.device).manual_seed(random.getrandbits(31))
+                generators[value.device] = torch.Generator(value.device).manual_seed(int(random.integers(1 << 31)))
             is_moved = value.dtype == torch.float64
             moved[id(value)] = _moved(value, sample, roundoff, generators[value.device]) if is_moved else value.clone()
         return moved[id(value)]
@@ -58,7 +57,7 @@ def _moved(tensor: Tensor, sample: int, roundoff: float, generator: torch.Genera
 
 
 def _block_signs(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """Signs that are the products of one for each run of indices in each dimension; the length of the runs is random."""
+    """Signs that are products of a sign for each run of indices in each dimension; the length of the runs is random."""
     product = torch.zeros((1,) * tensor.ndim, dtype=torch.bool, device=tensor.device)
     for dimension, size in enumerate(tensor.shape):
         levels = max(1, size.bit_length())

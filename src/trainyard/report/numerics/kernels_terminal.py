@@ -124,5 +124,5 @@ def _totals(check: KernelCheck, full: bool) -> Iterator[str]:
         yield f"not checked: {reason}, {units.counted(number, 'call')}"
         if full or reason.startswith("no float64"):
             names = [f"{each.operation} ({each.calls:,})" for each in check.unchecked if each.reason == reason]
-            more = len(names) - _MOST_UNCHECKED
-            yield f"  {', '.join(names if full else names[:_MOST_UNCHECKED])}{f' and {more} more' if more > 0 and not full else ''}"
+            shown = names if full else names[:_MOST_UNCHECKED]
+            yield f"  {', '.join(shown)}{f' and {len(names) - len(shown)} more' if len(names) > len(shown) else ''}"
