@@ -100,6 +100,7 @@ def test_commands_that_cannot_be_checked() -> None:
         api.check_kernels(["no-such-command"])
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_and_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["numerics", "kernels", "--steps", "0", "--calls", "1"]
     assert answer([*words, "--json", "--", *COMMAND, "--kernel", "--steps", "1"]) == 1
