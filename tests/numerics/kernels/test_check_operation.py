@@ -1,9 +1,9 @@
 """The bounds of single operations: right kernels raise no alarm, whatever their inputs.
 
-Margin and kernels with known roundings were chosen on the operations in `CALIBRATION`. On the others, the first trial raised
-452 alarms among 69,264 checks: kernels of the CPU that accumulate or round in half precision, which were then named in
-compute_roundoff.py, intermediate results that cancel, and a fault of torch. A second trial with other seeds raised 3 among
-67,752, in two operations, and none in the 36,963 checks of the calibration.
+Margin and kernels with known roundings were chosen on the operations in `CALIBRATION`. On the others, the first trial
+raised 452 alarms among 69,264 checks: kernels of the CPU that accumulate or round in half precision, which were then
+named in compute_roundoff.py, intermediate results that cancel, and a fault of torch. A second trial with other seeds
+raised 3 among 67,752, in two operations, and none in the 36,963 checks of the calibration.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The bound of an element with the float64 value y is
 
-    u_out |y| + tiny + M ((u + v) (|y| + a) + sqrt(n) d + (v / u) d)
+    u_out |y| + tiny + M ((u + v) ((1 + k) |y| + a) + sqrt(n) d + (v / u) d)
 
 `u_out` is the unit round-off of the result's dtype, u that of the format in which the operation computes, and v that
 of intermediate results in half precision, 0 for most operations. d is the sensitivity of y to its inputs: the largest
@@ -10,7 +10,8 @@ change among `SAMPLES` float64 evaluations whose inputs are moved by u relative 
 condition of the operation. n is the number of terms that are added: adding them in sequence has an error of up to
 u sqrt(n) times the sum of absolute values with high probability (Higham and Mary 2019, A New Approach to Probabilistic
 Rounding Error Analysis, SIAM Journal on Scientific Computing 41). a is the size of an intermediate result that cancels
-(`_cancelling`); `tiny` covers results and intermediate results below the smallest normal number.
+(`_cancelling`), and k the condition of a variance (`variance_condition`); `tiny` covers results and intermediate
+results below the smallest normal number.
 
 Operations that only move or round values have the bound |round(y) - y|.
 """
@@ -36,6 +37,7 @@ from trainyard.numerics.kernels.compute_roundoff import (
 from trainyard.numerics.kernels.exact_operations import is_exact
 from trainyard.numerics.kernels.perturbed_inputs import SAMPLES, perturbed_inputs
 from trainyard.numerics.kernels.unchecked_reason import NO_FLOATS, NO_KERNEL, SUBCLASS, is_attention, is_special
+from trainyard.numerics.kernels.variance_condition import variance_condition
 from trainyard.numerics.record.float64_mode import widened_copies
 from trainyard.numerics.record.module_paths import tensors_in
 from trainyard.numerics.record.tensor_writers import tensors_among
@@ -118,7 +120,7 @@ def check_operation(
         sensitivities = [] if exact else _sensitivities(inputs, references)
         terms = added_terms(func, args, kwargs, [tensor for tensor in given if tensor.is_floating_point()])
         checks = [
-            _check_tensor(inputs, number, tensor, references[number], None if exact else sensitivities[number], terms)
+            _check_tensor(inputs, number, tensor, references, None if exact else sensitivities[number], terms)
             for number, tensor in enumerate(given)
             if _is_checked(tensor)
         ]
@@ -208,8 +210,14 @@ def _underflow(inputs: OperationInputs) -> float:
 
 
 def _check_tensor(
-    inputs: OperationInputs, number: int, given: Tensor, reference: Tensor, sensitivity: Tensor | None, terms: int
+    inputs: OperationInputs,
+    number: int,
+    given: Tensor,
+    references: Sequence[Tensor],
+    sensitivity: Tensor | None,
+    terms: int,
 ) -> OperationCheck:
+    reference = references[number]
     value, limits = given.to(torch.float64), torch.finfo(given.dtype)
     magnitude, rounded = reference.abs(), reference.to(given.dtype).to(torch.float64)
     if sensitivity is None:
@@ -217,7 +225,8 @@ def _check_tensor(
     else:
         roundoff = roundoff_of(given.dtype)
         intermediate = inputs.intermediate_roundoff
-        noise = (inputs.roundoff + intermediate) * (magnitude + _cancelling(inputs, number))
+        condition = variance_condition(inputs.func, inputs.args[0], references, number)
+        noise = (inputs.roundoff + intermediate) * (magnitude * (1 + condition) + _cancelling(inputs, number))
         noise = noise + (sqrt(terms) + intermediate / inputs.roundoff) * sensitivity
         bound = roundoff * magnitude + max(limits.tiny, _underflow(inputs)) + MARGIN * noise
         bound = bound.nan_to_num(nan=float("inf"), posinf=float("inf"))
