@@ -16,6 +16,7 @@ from trainyard.error_report import ErrorReport
 from trainyard.hangs.verdict import HangAnalysis
 from trainyard.ledger import Ledgers
 from trainyard.numerics.bisect.bisection_result import NumericsBisection
+from trainyard.numerics.kernels.check_result import KernelCheck
 from trainyard.numerics.record.record_command import RecordReport
 from trainyard.numerics.reproduce.reproduce_difference import Reproducer
 from trainyard.numerics.triage.triage_result import Triage
@@ -82,6 +83,7 @@ DOCUMENTS: dict[str, type] = {
     "numerics-comparison": NumericsReport,  # trainyard numerics compare
     "numerics-bisection": NumericsBisection,  # trainyard numerics bisect
     "numerics-devices": DevicesReport,  # trainyard numerics devices
+    "numerics-kernels": KernelCheck,  # trainyard numerics kernels
     "numerics-record": RecordReport,  # trainyard numerics record
     "numerics-reproducer": Reproducer,  # trainyard numerics reproduce
     "numerics-triage": Triage,  # trainyard numerics triage

@@ -39,6 +39,7 @@ from trainyard.plugins import AS_WRITTEN
 
 if TYPE_CHECKING:
     from trainyard.api.bisect_configurations import bisect_numerics as bisect_numerics
+    from trainyard.api.check_operations import check_kernels as check_kernels
     from trainyard.api.check_parity import parity as parity
     from trainyard.api.compare_records import compare_numerics as compare_numerics
     from trainyard.api.compare_training_on_devices import compare_devices as compare_devices
@@ -88,6 +89,7 @@ _ELSEWHERE = {
     "chaos": "trainyard.api.run_jobs",
     "chaos_nodes": "trainyard.api.run_jobs",
     "bisect_numerics": "trainyard.api.bisect_configurations",
+    "check_kernels": "trainyard.api.check_operations",
     "compare_devices": "trainyard.api.compare_training_on_devices",
     "compare_numerics": "trainyard.api.compare_records",
     "critical_path": "trainyard.api.trace_modes",

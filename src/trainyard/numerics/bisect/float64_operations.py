@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
-from trainyard.numerics.record.float64_mode import copy_back, widened
+from trainyard.numerics.record.float64_mode import copy_back, widened_copies
 from trainyard.numerics.record.module_paths import tensors_in
 from trainyard.numerics.record.operation_name import operation_name
 from trainyard.numerics.record.tensor_writers import tensors_among
@@ -37,7 +36,7 @@ class Float64Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         if not _can_swap(func, args, kwargs) or not self._is_swapped(operation_name(func)):
             return func(*args, **kwargs)
-        wide_args, wide_kwargs = _widened_copies(list(args), dict(kwargs))
+        wide_args, wide_kwargs = widened_copies(list(args), dict(kwargs))
         try:
             wide = func(*wide_args, **wide_kwargs)
         except torch.OutOfMemoryError:
@@ -60,22 +59,6 @@ def _can_swap(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool
     if any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns):
         return False
     return any(each.is_floating_point() or each.is_complex() for each in tensors_among(args, kwargs))
-
-
-def _widened_copies(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments with floating-point tensors in float64, which the operation may write without changing the
-    originals; a tensor that is passed twice has one copy. Formats of floating-point numbers become float64."""
-    copies: dict[int, Tensor] = {}
-
-    def copy(value: Any) -> Any:
-        if not isinstance(value, Tensor):
-            return widened(value)
-        if id(value) not in copies:
-            wide = widened(value)
-            copies[id(value)] = wide.clone() if wide is value else wide
-        return copies[id(value)]
-
-    return tree_map(copy, args), tree_map(copy, kwargs)
 
 
 def _round_into(result: Tensor, wide: Tensor) -> None:

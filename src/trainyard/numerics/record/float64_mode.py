@@ -127,6 +127,22 @@ def widened(value: Any) -> Any:
     return value
 
 
+def widened_copies(args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments with floating-point tensors in float64, which the operation may write without changing the
+    originals; a tensor that is passed twice has one copy. Formats of floating-point numbers become float64."""
+    copies: dict[int, Tensor] = {}
+
+    def copy(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return widened(value)
+        if id(value) not in copies:
+            wide = widened(value)
+            copies[id(value)] = wide.clone() if wide is value else wide
+        return copies[id(value)]
+
+    return tree_map(copy, args), tree_map(copy, kwargs)
+
+
 def _narrowed(values: Any, dtype: torch.dtype) -> Any:
     """Arguments of a random operation with its float64 tensors in the script's format."""
     return tree_map(

@@ -132,6 +132,8 @@ def _purpose(request: RecordRequest) -> str:
         return "while its values were stored. It must run in the folder in which it was recorded."
     if request.capture is not None:
         return "while its operations were captured. It must run in the folder in which it was recorded."
+    if request.check is not None:
+        return "while its operations were checked. It must succeed without trainyard."
     if request.variant == "plain":
         return "while it was recorded. It must succeed without trainyard."
     return f"while the variant {request.variant!r} was recorded. If only this variant fails, record with --replicas 0."

@@ -9,7 +9,7 @@ import atexit
 import os
 import sys
 from collections.abc import Collection
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ import msgspec
 
 from trainyard.inject.after_import import AfterImport
 from trainyard.numerics.bisect.swap import Swap
+from trainyard.numerics.kernels.check_result import KernelCheckRequest
 from trainyard.numerics.reproduce.captured_slice import CaptureRequest
 from trainyard.numerics.tensor_record import Level, RecordHeader
 
@@ -43,6 +44,8 @@ class RecordRequest(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...] = ()
     capture: CaptureRequest | None = None
     """Captures operations instead of recording."""
+    check: KernelCheckRequest | None = None
+    """Checks operations against float64 instead of recording."""
     swap: Swap | None = None
     """Computes modules in another way than the script does."""
     store: str = ""
@@ -70,16 +73,9 @@ class _Process:
     def begin(self, torch: ModuleType) -> None:
         """Starts to record. Modes that change what is computed are entered before the recorder, which sees their
         results."""
-        if self._request.capture is not None:
-            from trainyard.numerics.reproduce.capture_recorder import CaptureRecorder
-
-            self._stack.enter_context(CaptureRecorder(self._request.capture))
-            atexit.register(self._end)
-            return
-        if self._request.store:
-            from trainyard.numerics.bisect.store_values import ValueRecorder
-
-            self._stack.enter_context(ValueRecorder(Path(self._request.store), self._request.steps))
+        other = self._other_recorder()
+        if other is not None:
+            self._stack.enter_context(other)
             atexit.register(self._end)
             return
         from trainyard.numerics.record.float64_mode import Float64
@@ -91,20 +87,36 @@ class _Process:
             self._narrow = self._stack.enter_context(Float64()).narrow
         elif request.jitter_ulp:
             self._stack.enter_context(UlpJitter(request.seed, request.jitter_ulp, all_operations=True))
-        if request.swap is not None and request.swap.kind == "outputs":
+        swap, options = request.swap, (self._write, request.steps, request.level, request.most_elements)
+        if swap is not None and swap.kind == "outputs":
             from trainyard.numerics.bisect.replace_values import ReplacingRecorder
 
-            recorder = ReplacingRecorder(
-                Path(request.swap.values), self._write, request.steps, request.level, request.most_elements
-            )
+            recorder = ReplacingRecorder(Path(swap.values), *options)
         else:
-            recorder = Recorder(self._write, request.steps, request.level, request.most_elements)
-        if request.swap is not None and request.swap.kind != "outputs":
-            from trainyard.numerics.bisect.swapped_modules import swapped_modules
+            recorder = Recorder(*options)
+            if swap is not None:
+                from trainyard.numerics.bisect.swapped_modules import swapped_modules
 
-            self._stack.enter_context(swapped_modules(request.swap, recorder.paths, self._narrow))
+                self._stack.enter_context(swapped_modules(swap, recorder.paths, self._narrow))
         self._recorder = self._stack.enter_context(recorder)
         atexit.register(self._end)
+
+    def _other_recorder(self) -> AbstractContextManager[Any] | None:
+        """The recorder of a request for something else than a record; None for a record."""
+        request = self._request
+        if request.capture is not None:
+            from trainyard.numerics.reproduce.capture_recorder import CaptureRecorder
+
+            return CaptureRecorder(request.capture)
+        if request.store:
+            from trainyard.numerics.bisect.store_values import ValueRecorder
+
+            return ValueRecorder(Path(request.store), request.steps)
+        if request.check is not None:
+            from trainyard.numerics.kernels.check_recorder import CheckRecorder
+
+            return CheckRecorder(self._folder, request.steps, request.check)
+        return None
 
     def _write(self, tensors: Any) -> None:
         from trainyard.numerics.record_files import RecordWriter

@@ -1,0 +1,1 @@
+"""Single operations of a training checked against float64, element by element."""
