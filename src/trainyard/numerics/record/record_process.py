@@ -87,13 +87,13 @@ class _Process:
             self._narrow = self._stack.enter_context(Float64()).narrow
         elif request.jitter_ulp:
             self._stack.enter_context(UlpJitter(request.seed, request.jitter_ulp, all_operations=True))
-        swap, options = request.swap, (self._write, request.steps, request.level, request.most_elements)
+        swap, steps, level, limit = request.swap, request.steps, request.level, request.most_elements
         if swap is not None and swap.kind == "outputs":
             from trainyard.numerics.bisect.replace_values import ReplacingRecorder
 
-            recorder = ReplacingRecorder(Path(swap.values), *options)
+            recorder = ReplacingRecorder(Path(swap.values), self._write, steps, level, limit)
         else:
-            recorder = Recorder(*options)
+            recorder = Recorder(self._write, steps, level, limit)
             if swap is not None:
                 from trainyard.numerics.bisect.swapped_modules import swapped_modules
 
