@@ -20,6 +20,7 @@ from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import AXES, PlannerInput
+from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
@@ -140,7 +141,7 @@ def _search(
     if configured_cost is not None:
         result = replace(result, choices=(configured_cost, *result.choices))
     best = result.choices[0]
-    notes += _shortages(best, machine)
+    notes += [*_vocabulary_notes(request.model, best, runner), *_shortages(best, machine)]
     collectives = predict_collectives(best.plan.job) if check and framework == "trainyard" else ()
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run
     if check and framework == "trainyard" and not best.host_bytes:
@@ -189,6 +190,14 @@ def _cost_configuration(request: PlanRequest, machine: Machine, runner: Framewor
         return None
     formats = dict(zip(("weight", "gradient", "state"), request.keeps or (), strict=False))
     return cost_job(request.job, machine, runner._replace(keeps=runner.keeps._replace(**formats)), tokens)
+
+
+def _vocabulary_notes(model: Model | VisionModel, best: LayoutCost, runner: Framework) -> list[str]:
+    """A sentence on the vocabulary of the first layout, if the framework pads it or divides it unevenly."""
+    if not isinstance(model, Model):
+        return []
+    note = runner.keeps.vocabulary.describe(model.vocab, best.plan.job.layout.tp, runner.display_name)
+    return [note] if note else []
 
 
 def _shortages(best: LayoutCost, machine: Machine) -> list[str]:
