@@ -19,8 +19,7 @@ _SEPARATORS = re.compile(r"[\s_./:-]+")
 _WORDS = re.compile(r"[\s_:-]+")
 _SIZE = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([mbt])(?![a-z0-9])|(?<=[a-z])(\d+(?:\.\d+)?)([mbt])$")
 _UNITS = {"m": 1e6, "b": 1e9, "t": 1e12}
-_NEAR_FAMILY, _NEAR_WORDS = re.compile(r"[\s_:-]+")
-_SIZE = 0.7, 3.0
+_NEAR_FAMILY, _NEAR_SIZE = 0.7, 3.0
 """Least similarity of two families, and most ratio of two sizes, of which one is suggested for the other."""
 
 
