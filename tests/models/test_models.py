@@ -281,7 +281,7 @@ def test_refusal_names_key_and_value(config, change, value):
 
 
 def test_plan_leaves_out_keys_that_do_not_affect_cost():
-    """Such keys are listed, and parts that are predicted differently too; other keys that affect the cost are refused."""
+    """Such keys are listed, as are parts that are predicted differently; other keys are refused."""
     odd = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "attention_dropout": 0.1, "a_new_key": 3}
     config = hugging_face_architectures.convert(json.dumps({**LLAMA, **odd}).encode(), "some/config.json", planned=True)
     assert config.fields == converted(LLAMA)

@@ -150,4 +150,5 @@ def _model_request(name: str) -> PlanRequest:
     except msgspec.ValidationError as error:
         message, next_step = described(error)
         raise BadFile(f"{preset_keys.where}: {message}.", next_step) from error
-    return PlanRequest(model, passed=preset_keys.ignored, otherwise=preset_keys.approximated)
+    lacks = tuple(f"{model.name} is planned without {part}" for part in preset.lacks) if preset else ()
+    return PlanRequest(model, passed=preset_keys.ignored, otherwise=preset_keys.approximated + lacks)
