@@ -1,5 +1,5 @@
-"""`plan` of odd sizes: what it refuses is impossible by rules that are written here a second time, and all else has the
-layout of plain data parallelism."""
+"""`plan` of odd sizes: the refused ones are impossible by rules that are written here a second time, and all others have
+the layout of plain data parallelism."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.api.plan_layouts import PlanOptions, plan_layouts
-from trainyard.errors import BadJob
+from trainyard.errors import BadInput, BadJob
 from trainyard.model import Model
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
@@ -87,9 +87,12 @@ def test_odd_sizes_are_planned_or_refused_for_a_true_reason(
     path = write(model, folder / "odd.toml")
     fix = tuple(f"{axis}={value}" for axis, value in fixed.items())
     has_plain = step["batch"] % step["devices"] == 0 and not fixed
+    options = PlanOptions(
+        machine="h100", devices=step["devices"], batch=step["batch"], seq_len=step["seq_len"], fix=fix
+    )
     refusal = None
     try:
-        plan_layouts(str(path), framework, PlanOptions(machine="h100", fix=fix, **step))
+        plan_layouts(str(path), framework, options)
     except BadJob as error:
         refusal = error
     if refusal:
@@ -101,6 +104,19 @@ def test_odd_sizes_are_planned_or_refused_for_a_true_reason(
         wanted = PlannerInput(model, step["devices"], 8, step["batch"], step["seq_len"])
         axes = FRAMEWORKS[framework].layouts(wanted).columns
         assert (axes["dp_replicate"] * axes["dp_shard"] == step["devices"]).any()
+
+
+@pytest.mark.parametrize("tokens", [1e19, 1e22, 1e300, float("inf"), float("nan"), -1.0])
+def test_absurd_budget_is_refused(tokens: float) -> None:
+    with pytest.raises(BadInput) as caught:
+        plan_layouts("tiny", "", PlanOptions(machine="h100", devices=8, batch=8, seq_len=128, tokens=tokens))
+    assert caught.value.code == "bad-input"
+    assert "--tokens" in caught.value.message
+
+
+def test_largest_budget_is_planned() -> None:
+    options = PlanOptions(machine="h100", devices=1, batch=8, seq_len=128, tokens=1e18, fix=("pp=1", "tp=1"))
+    assert plan_layouts("tiny", "", options).tokens == 1e18
 
 
 def check_reason(reason: str, model: Model, step: dict[str, int], fixed: dict[str, int]) -> None:

@@ -137,7 +137,7 @@ def _bytes(path: Path, required: bool) -> bytes | None:
 
 
 def _model_request(name: str) -> PlanRequest:
-    """The request of a preset or a model file, with what is predicted differently. Raises `UnknownName`, or `BadFile`
+    """The request of a preset or a model file, with the parts predicted differently. Raises `UnknownName`, or `BadFile`
     or `BadJob` for a model that is not planned for."""
     preset = None if presets.is_config(name) else presets.load(name)
     if preset is not None and preset.sizes is not None:

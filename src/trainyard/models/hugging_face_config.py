@@ -35,8 +35,8 @@ _UNTIMED_KEYS = re.compile(
 class HuggingFaceKeys(TypedKeys):
     """The keys of a config.json. `refused`: keys that cannot be modelled, with the reason. `without`: keys to leave
     out. `planned`: whether to also leave out keys that do not change the time of a step. `prefix`: path of a nested
-    table in the document, such as `text_config.`. `approximated`: with `planned`, sentences on what is predicted
-    differently."""
+    table in the document, such as `text_config.`. `approximated`: with `planned`, sentences on the parts that are
+    predicted differently."""
 
     def __init__(
         self, values: Mapping[str, Any], where: str, without: Sequence[str], planned: bool, prefix: str = ""

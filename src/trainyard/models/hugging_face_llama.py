@@ -53,8 +53,8 @@ def llama_family_grouped(config: HuggingFaceKeys, defaultrope_base: float = 10_0
     heads, width = common["heads"], common["hidden_size"]
     if config.get("head_dim") is None and width % heads:
         raise BadFile(
-            f"{config.where} at $.{config.prefix}hidden_size: {width} % {heads} heads = {width % heads}, and there "
-            "is no head_dim.",
+            f"{config.where} at $.{config.prefix}hidden_size: {width} % {heads} heads = {width % heads}, but "
+            "head_dim is missing.",
             "Add head_dim, or correct hidden_size or num_attention_heads.",
         )
     return {**common, "kv_heads": kv_heads(config, heads), "head_dim": config.integer("head_dim", width // heads)}

@@ -18,7 +18,7 @@ def name_of(document: Mapping[str, object], where: str) -> str:
     path = PurePath(where)
     if path.suffix == ".json" and path.name != "config.json":
         return path.stem[:100]
-    folders = path.parent.parts or Path(where).absolute().parent.parts
+    folders = list(path.parent.parts or Path(where).absolute().parent.parts)
     if len(folders) > 2 and folders[-2] == "snapshots" and folders[-3].startswith(_CACHED):
         return folders[-3].rpartition("--")[2][:100]
     return folders[-1].strip("/")[:100] or "unnamed"

@@ -1,7 +1,7 @@
 """Reads architectures that are planned but not trained here: Gemma 2 and 3, gpt-oss, Llama 4, GLM-4 and 4.5, OLMo 2.
 
-Their dimensions are those of a decoder with RMSNorm, RoPE and gated MLPs or experts; what else they have (softcapping,
-sinks, additional norms) hardly changes the time of a step. The differences are listed with the plan. The keys and
+Their dimensions are those of a decoder with RMSNorm, RoPE and gated MLPs or experts; their other parts (softcapping,
+sinks, additional norms) hardly change the time of a step. The differences are listed with the plan. The keys and
 defaults are those of transformers' configuration classes (such as `configuration_gemma3.py`). Each function returns
 fields of `Model`: name -> value.
 """
@@ -149,8 +149,8 @@ def _decoder(config: HuggingFaceKeys, defaults: Mapping[str, int]) -> dict[str, 
     default_dim = defaults.get("head_dim", width // heads)
     if config.get("head_dim") is None and "head_dim" not in defaults and width % heads:
         raise BadFile(
-            f"{config.where} at $.{config.prefix}hidden_size: {width} % {heads} heads = {width % heads}, and there is "
-            "no head_dim.",
+            f"{config.where} at $.{config.prefix}hidden_size: {width} % {heads} heads = {width % heads}, but "
+            "head_dim is missing.",
             "Add head_dim, or correct hidden_size or num_attention_heads.",
         )
     default_kv_heads = defaults.get("num_key_value_heads", heads)

@@ -23,7 +23,7 @@ class VocabularyPadding(NamedTuple):
     multiple: int = 1
     in_model: bool = False
 
-    def padded(self, vocab: int, tp: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def padded(self, vocab: int | npt.NDArray[np.int64], tp: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """tp x the rows of the rank with the most rows, for each tp."""
         step = self.multiple * tp
         return -(-vocab // step) * step
