@@ -1,5 +1,5 @@
-"""`plan` of odd sizes: the refused ones are impossible by rules that are written here a second time, and all others have
-the layout of plain data parallelism."""
+"""`plan` of odd sizes: the refused ones are impossible by rules that are written here a second time, and all others
+have the layout of plain data parallelism."""
 
 from __future__ import annotations
 
