@@ -118,7 +118,7 @@ def offered(framework: str, name: str, dtype: str, most: int) -> Iterator[Job]:
     wanted = PlannerInput(model, DEVICES, 8, BATCH, SEQ_LEN, dtype)
     layouts = runner.layouts(wanted)
     for index in range(0, len(layouts), max(1, len(layouts) // most)):
-        yield layout_space.job_of(wanted, layouts.row(index), runner.keeps.splits_activations)
+        yield layout_space.job_of(wanted, layouts.row(index), runner.keeps)
 
 
 def main(most: int) -> int:

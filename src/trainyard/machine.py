@@ -15,9 +15,10 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from trainyard import limits, renamed_keys, words
+from trainyard import limits, named_sizes, renamed_keys, words
 from trainyard.errors import BadFile, BadInput, UnknownName, described, nearest
 from trainyard.formats import toml
+from trainyard.machine_aliases import ALIASES, IGNORED_WORDS
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -210,13 +211,17 @@ def known() -> dict[str, Path]:
 def load(name_or_path: str) -> Machine:
     """Loads a machine by the name of a file in the package (`h100`) or from the user's TOML file. Raises `UnknownName`
     if there is neither, or `BadFile` for an invalid file."""
-    path = known().get(name_or_path) or Path(name_or_path)
+    known_paths = known()
+    path = known_paths.get(name_or_path) or Path(name_or_path)
     try:
         exists = path.is_file()
     except (OSError, ValueError):  # a name that is too long or contains a NUL
         exists = False
     if not exists:
-        raise UnknownName(f"there is no machine {name_or_path[:100]!r}.", nearest(name_or_path, known()))
+        name = named_sizes.resolve(name_or_path[:100], known_paths, ALIASES, IGNORED_WORDS)
+        if not name:
+            raise UnknownName(f"there is no machine {name_or_path[:100]!r}.", nearest(name_or_path, known_paths))
+        path = known_paths[name]
     try:
         return msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
     except (OSError, toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:

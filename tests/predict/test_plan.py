@@ -477,7 +477,7 @@ def test_diff_compares_plans_and_traces(tmp_path: Any, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("arguments", "code", "values"),
     [
-        (("plan", "llama3-7b", "--machine", "h100"), "unknown-name", ["'llama3-7b'", "'llama3-70b'"]),
+        (("plan", "llama3-7b", "--machine", "h100"), "unknown-name", ["'llama3-7b'", "'llama3-8b'"]),
         (("plan", "tiny"), "bad-input", ["--machine", "trainyard plan list machines"]),
         (("plan", "tiny", "--machine", "h10"), "unknown-name", ["'h10'", "'h100'"]),
         (("plan", "tiny", "--machine", "h100"), "bad-input", ["--batch", "--seq-len"]),

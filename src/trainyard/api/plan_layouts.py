@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
 from trainyard.api.plan_hetero import plan_hetero
@@ -20,6 +22,7 @@ from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import AXES, PlannerInput
+from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
@@ -66,7 +69,15 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     request = read_request(model, None, options.devices, options.seq_len)
     default_framework = "megatron" if request.framework == "trainyard" else request.framework
     planner_input = _planner_input(request, machine=None, options=options)
-    return plan_hetero(planner_input, options.machine, framework or default_framework, options.tokens)
+    framework = framework or default_framework
+    plans = plan_hetero(planner_input, options.machine, framework, options.tokens)
+    notes = _vocabulary_notes(request.model, plans.best.plan.job, FRAMEWORKS[framework])
+    return msgspec.structs.replace(
+        plans,
+        ignored_settings=request.passed,
+        differing_settings=request.otherwise,
+        notes=(*plans.notes, *notes),
+    )
 
 
 def check_configuration(file: str, model: str | None, options: PlanOptions) -> Plans:
@@ -140,7 +151,7 @@ def _search(
     if configured_cost is not None:
         result = replace(result, choices=(configured_cost, *result.choices))
     best = result.choices[0]
-    notes += _shortages(best, machine)
+    notes += [*_vocabulary_notes(request.model, best.plan.job, runner), *_shortages(best, machine)]
     collectives = predict_collectives(best.plan.job) if check and framework == "trainyard" else ()
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run
     if check and framework == "trainyard" and not best.host_bytes:
@@ -189,6 +200,14 @@ def _cost_configuration(request: PlanRequest, machine: Machine, runner: Framewor
         return None
     formats = dict(zip(("weight", "gradient", "state"), request.keeps or (), strict=False))
     return cost_job(request.job, machine, runner._replace(keeps=runner.keeps._replace(**formats)), tokens)
+
+
+def _vocabulary_notes(model: Model | VisionModel, job: Job, runner: Framework) -> list[str]:
+    """A sentence on the vocabulary of a planned job, if the framework pads it or divides it unevenly."""
+    if not isinstance(model, Model):
+        return []
+    note = runner.keeps.vocabulary.describe(model.vocab, job.layout.tp, runner.display_name)
+    return [note] if note else []
 
 
 def _shortages(best: LayoutCost, machine: Machine) -> list[str]:

@@ -114,7 +114,7 @@ def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> 
             f"Search its layouts: trainyard plan {name}; or pass a configuration, with --model {name}.",
         )
     if data is None or (file_format is None and not config_only):
-        return PlanRequest(_model(name))
+        return _model_request(name)
     read = detect_format.read(data, name, arguments)
     return PlanRequest(
         model=read.job.decoder, job=read.job, framework=read.framework, keeps=read.keeps, file=name,
@@ -136,18 +136,19 @@ def _bytes(path: Path, required: bool) -> bytes | None:
         raise unreadable(path, error, "Pass the file of a training configuration.") from error
 
 
-def _model(name: str) -> Model | VisionModel:
-    """The model of a preset or a model file. Raises `UnknownName`, or `BadFile` or `BadJob` for one that is not planned
-    for."""
+def _model_request(name: str) -> PlanRequest:
+    """The request of a preset or a model file, with the parts predicted differently. Raises `UnknownName`, or `BadFile`
+    or `BadJob` for a model that is not planned for."""
     preset = None if presets.is_config(name) else presets.load(name)
     if preset is not None and preset.sizes is not None:
         recipe = Recipe(tokens_per_step=1)
-        return vision_models.of_job(
-            Job(name=Path(name).stem, workload=preset.workload, sizes=preset.sizes, recipe=recipe)
-        )
+        job = Job(name=Path(name).stem, workload=preset.workload, sizes=preset.sizes, recipe=recipe)
+        return PlanRequest(vision_models.of_job(job))
     preset_keys = presets.take(name, "model", planned=True)
     try:
-        return msgspec.convert({"name": Path(name).stem, **preset_keys.keys}, Model)
+        model = msgspec.convert({"name": Path(name).stem, **preset_keys.keys}, Model)
     except msgspec.ValidationError as error:
         message, next_step = described(error)
         raise BadFile(f"{preset_keys.where}: {message}.", next_step) from error
+    lacks = tuple(f"{model.name} is planned without {part}" for part in preset.lacks) if preset else ()
+    return PlanRequest(model, passed=preset_keys.ignored, otherwise=preset_keys.approximated + lacks)

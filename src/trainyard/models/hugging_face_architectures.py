@@ -11,20 +11,35 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from pathlib import PurePath
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from trainyard.errors import BadFile, nearest
-from trainyard.models import hugging_face_hybrids
-from trainyard.models.hugging_face_config import MAX_NUMBER, HuggingFaceKeys, short
+from trainyard.models import hugging_face_hybrids, hugging_face_planned
+from trainyard.models.hugging_face_config import HuggingFaceKeys, short
+from trainyard.models.hugging_face_llama import llama_family, llama_family_grouped
+from trainyard.models.hugging_face_name import name_of
+
+
+class ConvertedConfig(NamedTuple):
+    """A config.json as the keys of a job's [model]. `ignored`: keys without an effect on the time of a step;
+    `approximated`: sentences on parts of the model that are predicted differently. Both are empty for training."""
+
+    fields: dict[str, Any]
+    ignored: tuple[str, ...]
+    approximated: tuple[str, ...]
 
 
 def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = False) -> dict[str, Any]:
-    """The keys of a job's [model]. `where`: the path of the config. Raises `BadFile` if `data` is not a config.json, or
-    has keys that are neither modelled nor in `without`.
+    """The keys of a job's [model], as in `convert`."""
+    return convert(data, where, without, planned).fields
 
-    `planned`: only the cost matters. Keys that do not affect it, and unknown keys, are left out automatically and
-    listed in the name.
+
+def convert(data: bytes, where: str, without: Sequence[str] = (), planned: bool = False) -> ConvertedConfig:
+    """Reads the config at `where`. Raises `BadFile` if `data` is not a config.json, or has keys that are neither
+    modelled nor in `without`, which the model's name lists.
+
+    `planned`: only the cost matters. Keys that do not affect it, and unknown keys, are left out automatically, and
+    parts that cannot be modelled are replaced by the nearest ones that can.
     """
     try:
         document = json.loads(data)  # accepts NaN and Infinity, as Python writes them
@@ -33,24 +48,18 @@ def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = 
     if not isinstance(document, dict):
         raise BadFile(f"{where}: not a model's config.json: the top level is not an object.")
     document = cast("dict[str, Any]", document)
-    config = HuggingFaceKeys(document, where, without, planned)
-    read_fields = _architecture(config)
+    read_fields, config = _architecture(HuggingFaceKeys(document, where, without, planned))
     fields = read_fields(config)
     left_out = config.check_refused()
-    name = _name(document, where) + (f" without {', '.join(left_out)}" if left_out else "")
-    return {"name": name, **fields}
+    requested = [key for key in left_out if key in without]
+    name = name_of(document, where) + (f" without {', '.join(requested)}" if requested else "")
+    ignored = tuple(key for key in left_out if key not in without)
+    return ConvertedConfig({"name": name, **fields}, ignored, tuple(config.approximated))
 
 
-def _name(document: dict[str, Any], where: str) -> str:
-    """The model's name: of the config, else of the folder that it lies in. `where`: the path of the config."""
-    config_name = document.get("_name_or_path")
-    path = PurePath(config_name if isinstance(config_name, str) and config_name else PurePath(where).parent.name)
-    return path.name[:100] or "unnamed"
-
-
-def _architecture(config: HuggingFaceKeys) -> Callable[[HuggingFaceKeys], dict[str, Any]]:
-    """The function that reads configs of the architecture named in the config. Raises `BadFile` if it is not
-    modelled."""
+def _architecture(config: HuggingFaceKeys) -> tuple[Callable[[HuggingFaceKeys], dict[str, Any]], HuggingFaceKeys]:
+    """The function that reads configs of the architecture named in the config, and the keys that it reads: those of the
+    text decoder if the config nests them. Raises `BadFile` if the architecture is not modelled."""
     listed_names = config.get("architectures")
     name = listed_names[0] if isinstance(listed_names, list) and len(listed_names) == 1 else listed_names
     if not isinstance(name, str):
@@ -61,62 +70,14 @@ def _architecture(config: HuggingFaceKeys) -> Callable[[HuggingFaceKeys], dict[s
     if name in hugging_face_hybrids.REFUSED:
         reason = hugging_face_hybrids.REFUSED[name]
         raise BadFile(f"{config.where} at $.architectures: {name} is not modelled: {reason}.")
+    if name in hugging_face_planned.ARCHITECTURES:
+        return hugging_face_planned.ARCHITECTURES[name], hugging_face_planned.text_keys(config, name)
     if name not in ARCHITECTURES:
         raise BadFile(
-            f"{config.where} at $.architectures: {name[:100]!r} is not modelled.", nearest(name, ARCHITECTURES)
+            f"{config.where} at $.architectures: {name[:100]!r} is not modelled.",
+            nearest(name, [*ARCHITECTURES, *hugging_face_planned.ARCHITECTURES]),
         )
-    return ARCHITECTURES[name]
-
-
-def _rope_base(config: HuggingFaceKeys, default: float) -> float:
-    """The base of RoPE, from the old keys (`rope_theta`, `rope_scaling`) or the new one (`rope_parameters`); `default`
-    if none of them has it. Refuses scaled RoPE."""
-    for key in ("rope_scaling", "rope_parameters"):
-        value = config.get(key)
-        if value is None:
-            continue
-        if not isinstance(value, dict):
-            raise BadFile(f"{config.where} at $.{key}: {short(value)}, not a table.")
-        scaling = cast("dict[str, Any]", value)
-        scaling_type = scaling.get("rope_type", scaling.get("type", "default"))
-        if scaling_type != "default":
-            config.refuse(key, f"RoPE scaling is not modelled, and it is {short(scaling_type)}")
-        theta = scaling.get("rope_theta")
-        if isinstance(theta, int | float) and 0 < theta < MAX_NUMBER:
-            default = float(theta)
-    return config.number("rope_theta", default)
-
-
-def _llama_family(config: HuggingFaceKeys, default_rope_base: float = 10_000.0) -> dict[str, Any]:
-    """Model fields common to the Llama family: RMSNorm, RoPE, SwiGLU. `default_rope_base`: of configs without a
-    base."""
-    config.must("hidden_act", ["silu"], "only SwiGLU is modelled")
-    config.must("attention_dropout", [0, 0.0], "dropout is not modelled")
-    return {
-        "layers": config.layers(),
-        "hidden_size": config.integer("hidden_size"),
-        "ffn_hidden_size": config.integer("intermediate_size"),
-        "heads": config.integer("num_attention_heads"),
-        "vocab": config.integer("vocab_size"),
-        "norm": "rms",
-        "mlp": "swiglu",
-        "position": "rope",
-        "norm_eps": config.number("rms_norm_eps", 1e-6),
-        "rope_theta": _rope_base(config, default_rope_base),
-        "tie_word_embeddings": config.flag("tie_word_embeddings"),
-    }
-
-
-def _llama_family_grouped(config: HuggingFaceKeys, default_rope_base: float = 10_000.0) -> dict[str, Any]:
-    """The fields of `_llama_family` and those of grouped-query attention. `default_rope_base`: as there."""
-    common = _llama_family(config, default_rope_base)
-    heads, width = common["heads"], common["hidden_size"]
-    if config.get("head_dim") is None and width % heads:
-        raise BadFile(
-            f"{config.where} at $.hidden_size: {width} % {heads} heads = {width % heads}, and there is no head_dim."
-        )
-    kv_heads, head_dim = config.integer("num_key_value_heads", heads), config.integer("head_dim", width // heads)
-    return {**common, "kv_heads": kv_heads, "head_dim": head_dim}
+    return ARCHITECTURES[name], config
 
 
 def _llama(config: HuggingFaceKeys) -> dict[str, Any]:
@@ -125,36 +86,75 @@ def _llama(config: HuggingFaceKeys) -> dict[str, Any]:
     if attention_bias != mlp_bias:
         biased_part = "attention_bias" if attention_bias else "mlp_bias"
         config.refuse(biased_part, "either all matrices have biases or none")
-    return {**_llama_family_grouped(config), "bias": "all" if attention_bias and mlp_bias else "none"}
+    return {**llama_family_grouped(config), "bias": "all" if attention_bias and mlp_bias else "none"}
 
 
 def _check_window(config: HuggingFaceKeys) -> None:
-    """Refuses Qwen's sliding window, which only applies if a flag enables it."""
-    if config.flag("use_sliding_window"):
-        config.refuse("use_sliding_window", "only full causal attention is modelled, and it is true")
+    """Refuses Qwen's sliding window, which only applies if a flag enables it; a plan has full attention instead."""
+    full = "full causal attention"
+    config.must("use_sliding_window", [False], "only full causal attention is modelled", predicted=full)
     config.get("sliding_window")
     config.must("use_mrope", [False], "only one-dimensional positions are modelled")
-    config.must("layer_types", [["full_attention"] * config.layers()], "only full attention is modelled")
+    layer_types = [["full_attention"] * config.layers()]
+    config.must("layer_types", layer_types, "only full attention is modelled", predicted=full)
 
 
 def _qwen2(config: HuggingFaceKeys) -> dict[str, Any]:
     """Model fields of a Qwen2 config: grouped attention, with biases of queries, keys and values."""
     _check_window(config)
-    return {**_llama_family_grouped(config), "bias": "qkv"}
+    return {**llama_family_grouped(config), "bias": "qkv"}
 
 
 def _qwen3(config: HuggingFaceKeys) -> dict[str, Any]:
     """Model fields of a Qwen3 config: grouped attention, with normalised queries and keys."""
     _check_window(config)
     config.must("attention_bias", [False], "biases with normalised queries and keys are not modelled")
-    return {**_llama_family_grouped(config), "bias": "none", "qk_norm": True}
+    return {**llama_family_grouped(config), "bias": "none", "qk_norm": True}
+
+
+def _check_every_window(config: HuggingFaceKeys) -> None:
+    """Refuses the sliding window of all layers; a plan has full attention instead."""
+    reason = "only full causal attention is modelled"
+    config.must("sliding_window", [], reason, predicted="full causal attention")
+
+
+def _mistral(config: HuggingFaceKeys) -> dict[str, Any]:
+    """Model fields of a Mistral config: Llama's without biases."""
+    _check_every_window(config)
+    return llama_family_grouped(config)
+
+
+def _phi3(config: HuggingFaceKeys) -> dict[str, Any]:
+    """Model fields of a Phi-3 or Phi-4 config: Llama's without biases; the fused matrices have the same sizes."""
+    _check_every_window(config)
+    config.must("attention_bias", [False], "biases are not modelled")
+    config.must("partial_rotary_factor", [1, 1.0], "partial RoPE is not modelled")
+    for key in ("embd_pdrop", "resid_pdrop"):
+        config.must(key, [0, 0.0], "dropout is not modelled")
+    config.get("original_max_position_embeddings")
+    return llama_family_grouped(config)
+
+
+def _qwen3_moe(config: HuggingFaceKeys) -> dict[str, Any]:
+    """Model fields of a Qwen3-MoE config: Qwen3's, with a softmax router over experts in every layer."""
+    config.must("decoder_sparse_step", [1], "every layer must have experts")
+    config.must("mlp_only_layers", [[]], "every layer must have experts")
+    config.must("norm_topk_prob", [True], "routing weights are normalised over the active experts", default=False)
+    return {
+        **_qwen3(config),
+        "experts": config.integer("num_experts", 128),
+        "top_k": config.integer("num_experts_per_tok", 8),
+        "moe_ffn_hidden_size": config.integer("moe_intermediate_size", 768),
+        "router": "softmax",
+        "load_balancing": "aux_loss" if config.flag("output_router_logits") else "none",
+    }
 
 
 def _mixtral(config: HuggingFaceKeys) -> dict[str, Any]:
     """Model fields of a Mixtral config: Llama's, with a softmax router over experts."""
-    config.must("sliding_window", [], "only full causal attention is modelled")
+    _check_every_window(config)
     config.must("router_jitter_noise", [0, 0.0], "router noise is not modelled")
-    grouped = _llama_family_grouped(config, default_rope_base=1e6)
+    grouped = llama_family_grouped(config, defaultrope_base=1e6)
     return {
         **grouped,
         "experts": config.integer("num_local_experts", 8),
@@ -173,10 +173,12 @@ def _deepseek_v3(config: HuggingFaceKeys) -> dict[str, Any]:
     config.must("scoring_func", ["sigmoid"], "only sigmoid scores are modelled")
     config.must("topk_method", ["noaux_tc"], "only load balancing by a bias is modelled")
     config.must("norm_topk_prob", [True], "routing weights are normalised over the active experts")
-    config.must("num_nextn_predict_layers", [0], "multi-token prediction is not modelled")
+    config.must(
+        "num_nextn_predict_layers", [0], "multi-token prediction is not modelled", predicted="none of these layers"
+    )
     nope_dim, qk_rope_head_dim = config.integer("qk_nope_head_dim"), config.integer("qk_rope_head_dim")
     config.must("qk_head_dim", [nope_dim + qk_rope_head_dim], "it must be qk_nope_head_dim + qk_rope_head_dim")
-    common = _llama_family(config)
+    common = llama_family(config)
     config.must("head_dim", [qk_rope_head_dim], "it must equal qk_rope_head_dim")
     config.must("num_key_value_heads", [common["heads"]], "every head must have its own keys and values")
     return {
@@ -236,6 +238,9 @@ ARCHITECTURES: dict[str, Callable[[HuggingFaceKeys], dict[str, Any]]] = {
     "LlamaForCausalLM": _llama,
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
+    "Qwen3MoeForCausalLM": _qwen3_moe,
+    "MistralForCausalLM": _mistral,
+    "Phi3ForCausalLM": _phi3,
     "GPT2LMHeadModel": _gpt2,
     "MixtralForCausalLM": _mixtral,
     "DeepseekV3ForCausalLM": _deepseek_v3,

@@ -34,17 +34,23 @@ _UNTIMED_KEYS = re.compile(
 
 class HuggingFaceKeys(TypedKeys):
     """The keys of a config.json. `refused`: keys that cannot be modelled, with the reason. `without`: keys to leave
-    out. `planned`: whether to also leave out keys that do not change the time of a step."""
+    out. `planned`: whether to also leave out keys that do not change the time of a step. `prefix`: path of a nested
+    table in the document, such as `text_config.`. `approximated`: with `planned`, sentences on the parts that are
+    predicted differently."""
 
-    def __init__(self, values: Mapping[str, Any], where: str, without: Sequence[str], planned: bool) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], where: str, without: Sequence[str], planned: bool, prefix: str = ""
+    ) -> None:
         super().__init__(values, where)
+        self.prefix = prefix
         self.without = without
         self.planned = planned
         self.refused: dict[str, str] = {}
+        self.approximated: list[str] = []
 
     def invalid(self, key: str, expected: str) -> BadFile:
         """The error for a key whose value is missing or not `expected`, a description of valid values."""
-        return BadFile(f"{self.where} at $.{key}: {short(self.values.get(key))}, not {expected}.")
+        return BadFile(f"{self.where} at $.{self.prefix}{key}: {short(self.values.get(key))}, not {expected}.")
 
     def layers(self, key: str = "num_hidden_layers", default: int | None = None) -> int:
         """The number of layers, of which `limits` sets the most, because readers may list layers one by one."""
@@ -60,13 +66,27 @@ class HuggingFaceKeys(TypedKeys):
             raise self.invalid(key, "a positive number")
         return float(value)
 
-    def must(self, key: str, modelled: Sequence[object], reason: str, default: object = None) -> None:
+    def must(
+        self, key: str, modelled: Sequence[object], reason: str, default: object = None, predicted: str = ""
+    ) -> None:
         """Refuses `key` if its value is not one of `modelled`, of the same type. `default`: the value that transformers
-        uses if the key is absent or null; without a default, such a key is accepted. `reason`: of the refusal."""
+        uses if the key is absent or null; without a default, such a key is accepted. `reason`: of the refusal.
+        `predicted`: what a plan assumes instead of another value; empty to refuse it there too."""
         value = self.get(key)
         value = default if value is None else value
         if value is not None and not any(value == choice and type(value) is type(choice) for choice in modelled):
-            self.refuse(key, f"{reason}, and it is {short(value)}")
+            if predicted and self.planned:
+                self.approximate(key, f"predicted with {predicted}")
+            else:
+                self.refuse(key, f"{reason}, and it is {short(value)}")
+
+    def ignore(self, *keys: str) -> None:
+        """Marks keys as read that do not affect the arithmetic, or whose effect is reported otherwise."""
+        self.requested.update(keys)
+
+    def approximate(self, key: str, prediction: str) -> None:
+        """Records how a plan differs from the value of a key."""
+        self.approximated.append(f"{self.prefix}{key} = {short(self.get(key))}: {prediction}")
 
     def refuse(self, key: str, reason: str) -> None:
         """Records that the key cannot be modelled; the first reason for a key counts."""

@@ -31,7 +31,7 @@ def nemotron_h(config: HuggingFaceKeys) -> dict[str, Any]:
     for key in ("attention_dropout", "hidden_dropout"):
         config.must(key, [0, 0.0], "dropout is not modelled")
     config.must("residual_in_fp32", [False], "the residual stream is in the compute dtype")
-    config.must("sliding_window", [], "only full causal attention is modelled")
+    config.must("sliding_window", [], "only full causal attention is modelled", predicted="full causal attention")
     _ignore(
         config,
         "mtp_hybrid_override_pattern",
@@ -115,7 +115,7 @@ def jamba(config: HuggingFaceKeys) -> dict[str, Any]:
     kinds = ["*" if has_attention(layer) else "M" for layer in range(layers)]
     mlp_kinds = ["E" if experts > 1 and has_experts(layer) else "-" for layer in range(layers)]
     _check_silu_gate(config)
-    config.must("sliding_window", [], "only full causal attention is modelled")
+    config.must("sliding_window", [], "only full causal attention is modelled", predicted="full causal attention")
     expert_sizes = {
         "experts": experts,
         "top_k": config.integer("num_experts_per_tok", 2),

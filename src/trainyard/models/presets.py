@@ -13,12 +13,13 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from trainyard import renamed_keys
-from trainyard.errors import BadFile, BadJob, FileTooLarge, UnknownName, described, nearest
+from trainyard import named_sizes, renamed_keys
+from trainyard.errors import BadFile, BadJob, FileTooLarge, UnknownName, described
 from trainyard.formats import toml
 from trainyard.formats.regular_files import unreadable
 from trainyard.machine import Claim
 from trainyard.models import hugging_face_architectures
+from trainyard.models.model_aliases import ALIASES, IGNORED_WORDS, OWNERS
 
 MAX_FILE_BYTES = 1 << 20
 """The largest real model file has a few thousand bytes."""
@@ -49,6 +50,10 @@ class Taken(NamedTuple):
     """The file they come from."""
     workload: str = ""
     """The workload that they are for, if there is only one."""
+    ignored: tuple[str, ...] = ()
+    """Keys of a config.json that a plan ignores, since they do not affect the time of a step."""
+    approximated: tuple[str, ...] = ()
+    """Parts of a config.json's model that a plan predicts differently, as sentences."""
 
 
 def known() -> dict[str, Path]:
@@ -89,7 +94,8 @@ def take(
     path = _find(name_or_path, folder)
     data = _read(path)
     if section == "model" and _is_config(path, data):
-        return Taken(hugging_face_architectures.model(data, str(path), without, planned), str(path))
+        config = hugging_face_architectures.convert(data, str(path), without, planned)
+        return Taken(config.fields, str(path), ignored=config.ignored, approximated=config.approximated)
     if without:
         raise BadFile(f"{path}: without = {list(without)}, but only a config.json has keys to leave out.")
     preset = _preset(path, data)
@@ -138,15 +144,20 @@ def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[st
 
 
 def _find(name_or_path: str, folder: Path) -> Path:
-    """The file of a model: that of a shipped name, or of a path relative to `folder`. Raises `UnknownName` if there is
-    none."""
-    path = known().get(name_or_path) or folder / name_or_path
+    """The file of a model: that of a shipped name in any spelling, or of a path relative to `folder`, or the
+    config.json in a folder. Raises `UnknownName` if there is none."""
+    known_paths = known()
+    path = known_paths.get(name_or_path) or folder / name_or_path
     try:
-        if path.is_file():
-            return path
+        for file in (path, path / "config.json"):
+            if file.is_file():
+                return file
     except (OSError, ValueError):  # a name that is too long, or contains a null byte
         pass
-    raise UnknownName(f"there is no model or file {name_or_path[:100]!r}.", nearest(name_or_path, known()))
+    short_name = name_or_path[:100]
+    if name := named_sizes.resolve(short_name, known_paths, ALIASES, IGNORED_WORDS, OWNERS):
+        return known_paths[name]
+    raise UnknownName(f"there is no model or file {short_name!r}.", named_sizes.suggest(short_name, known_paths))
 
 
 def _read(path: Path) -> bytes:

@@ -55,8 +55,8 @@ def offered_jobs(framework: str, name: str, dtype: str, devices: int = 8) -> lis
     wanted = PlannerInput(MODELS[name], devices, 4, 24, 256, dtype)
     layouts = FRAMEWORKS[framework].layouts(wanted)
     layouts = layouts.concat(layouts.keep(FRAMEWORKS[framework].offloads(wanted, layouts)).offloaded())
-    between = FRAMEWORKS[framework].keeps.splits_activations
-    return [layout_space.job_of(wanted, layouts.row(index), between) for index in range(len(layouts))]
+    keeps = FRAMEWORKS[framework].keeps
+    return [layout_space.job_of(wanted, layouts.row(index), keeps) for index in range(len(layouts))]
 
 
 def round_trip(framework: str, job: Job) -> FrameworkConfig:

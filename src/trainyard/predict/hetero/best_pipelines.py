@@ -82,7 +82,7 @@ def find(
         raise BadJob(*_explain_too_large(wanted, parts, framework, part_models, layouts))
     simulated = simulation.simulate([pipeline.pipeline for pipeline in fastest])
     steps = [
-        cost_pipeline(pipeline, simulated_pipeline, layout_space.job_of(wanted, pipeline.axes), budget)
+        cost_pipeline(pipeline, simulated_pipeline, layout_space.job_of(wanted, pipeline.axes, framework.keeps), budget)
         for pipeline, simulated_pipeline in zip(fastest, simulated, strict=True)
     ]
     steps.sort(key=lambda step: step.choice.plan.ledger.wall_ns)

@@ -29,6 +29,7 @@ from trainyard.predict.inputs.layout_space import (
     concatenate,
     enumerate_batches,
 )
+from trainyard.predict.inputs.padded_vocabulary import TO_MEGATRON_DIVISOR, TO_TP
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import schedules
 
@@ -69,6 +70,12 @@ def _fills_pipeline(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]
     return ~is_1f1b | (axes["pp"] == 1) | (_micro_batches(wanted, axes) >= axes["pp"])
 
 
+def divides_sequence(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
+    """Mask of the layouts whose sequence parallelism divides the positions of each rank of cp evenly over tp. `axes`:
+    axis -> its value in each layout."""
+    return np.asarray(wanted.seq_len % (axes["tp"] * axes["cp"]) == 0) | (not isinstance(wanted.model, Model))
+
+
 def _native_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     """Mask of the layouts that `train/rules` accepts; the remaining rules are checked for the fastest layouts only.
     With cp, ZeRO-1 shards weights like ZeRO-2."""
@@ -79,7 +86,14 @@ def _native_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     model = wanted.model
     tp_allowed = (axes["tp"] == 1) if isinstance(model, Model) and (model.experts or model.kv_lora_rank) else True
     tied_allowed = (axes["pp"] == 1) if isinstance(model, Model) and model.tie_word_embeddings else True
-    return zero_allowed & experts_divide & _fills_pipeline(wanted, axes) & tp_allowed & tied_allowed
+    return (
+        zero_allowed
+        & experts_divide
+        & _fills_pipeline(wanted, axes)
+        & tp_allowed
+        & tied_allowed
+        & divides_sequence(wanted, axes)
+    )
 
 
 def _megatron_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
@@ -100,6 +114,7 @@ def _megatron_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
         & ep_allowed
         & has_even_stages
         & tp_allowed
+        & divides_sequence(wanted, axes)
     )
 
 
@@ -120,6 +135,7 @@ def _torchtitan_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
             axes["zero"] >= 2,
             is_sharded | data_parallel_only | may_replicate,
             experts_divide,
+            divides_sequence(wanted, axes),
             *flavor_allows,
         ]
     )
@@ -228,7 +244,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "trainyard": Framework(
         display_name="our own runner (trainyard run)",
         software="fsdp",
-        keeps=Keeps(weight=4, gradient=4, state=8, native=True, ends="never", offload="all"),
+        keeps=Keeps(weight=4, gradient=4, state=8, native=True, ends="never", offload="all", vocabulary=TO_TP),
         dtypes=tuple(words.DTYPES),
         offers=PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
         allows=_native_allows,
@@ -239,7 +255,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "megatron": Framework(
         display_name="Megatron Core",
         software="megatron",
-        keeps=Keeps(weight=2, gradient=4, state=12, offload="state"),
+        keeps=Keeps(weight=2, gradient=4, state=12, offload="state", vocabulary=TO_MEGATRON_DIVISOR),
         dtypes=("bfloat16", "float16", "float32", "float8", "float4"),
         offers=USUAL,
         allows=_megatron_allows,

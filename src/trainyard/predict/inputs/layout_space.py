@@ -23,6 +23,7 @@ from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, Cases
+from trainyard.predict.inputs.padded_vocabulary import UNEVEN, VocabularyPadding
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import Ends
@@ -50,7 +51,7 @@ class Keeps(NamedTuple):
     """How a framework keeps tensors: bytes of a weight, of its gradient and of its optimizer's state. `native`: it is
     trainyard's own trainer. `recomputed_share`: as in `Cases`. `splits_activations`: tp divides activations outside
     matrix products by sequence, and the loss by vocabulary. `ends`: when the embedding and the head count as layers in
-    the partition over stages.
+    the partition over stages. `vocabulary`: how the framework divides the vocabulary over tp.
     `offload`: the tensors in the host's memory if a layout offloads."""
 
     weight: int
@@ -61,10 +62,15 @@ class Keeps(NamedTuple):
     splits_activations: bool = True
     ends: Ends = "uneven"
     offload: offload.Kind = ""
+    vocabulary: VocabularyPadding = UNEVEN
 
     def in_dtype(self, dtype: str) -> Keeps:
         """The bytes with compute dtype `dtype`: float32 needs no separate main weights."""
         return self._replace(weight=4, gradient=4, state=8) if dtype == "float32" else self
+
+
+_SPLITTING = Keeps(weight=4, gradient=4, state=8)
+"""Tensor parallelism divides activations and the loss, and the vocabulary unevenly."""
 
 
 def divides_evenly(layers: int, stages: int) -> bool:
@@ -161,12 +167,12 @@ def tp_divided_sizes(model: Model | VisionModel) -> dict[str, int]:
 
 def _context_sizes(wanted: PlannerInput, tp: int, ranks: int) -> list[int]:
     """Possible values of cp, if cp x dp is `ranks`: each rank has an early and a late part of the sequence, and some
-    whole heads of a state space. Images are not divided."""
+    whole heads of a state space. Images are not divided, and a sequence of any length is trained without cp."""
     model = wanted.model
     if not isinstance(model, Model):
         return [1]
     ssm_heads = model.ssm_heads if model.hybrid_pattern else 0
-    return [cp for cp in divisors(ranks) if wanted.seq_len % (2 * cp * tp) == 0 and ssm_heads % (cp * tp) == 0]
+    return [cp for cp in divisors(ranks) if (cp == 1 or wanted.seq_len % (2 * cp) == 0) and ssm_heads % (cp * tp) == 0]
 
 
 def _enumerate_axes(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, int, int]]:
@@ -326,6 +332,8 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
         "native": keeps.native,
     } | cases.of_subject(wanted.model)
     columns = layouts.columns
+    if isinstance(wanted.model, Model):
+        fixed["vocab"] = keeps.vocabulary.padded(wanted.model.vocab, columns["tp"])
     is_sharded = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
     stages = cases.column(columns["pp"] * columns["interleave"])
     ends = partition.counted(keeps.ends, wanted.model.layers, stages)
@@ -333,13 +341,13 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
     return cases.build(**fixed, **columns | {"offload": offload_kind}, is_sharded=is_sharded, ends_as_layers=ends)
 
 
-def job_of(wanted: PlannerInput, row: dict[str, int], splits_activations: bool = True) -> Job:
-    """The job of a layout. `row`: axis -> value, as from `LayoutSpace.row`; `splits_activations`: tp divides
-    activations outside matrix products by sequence, and the loss by vocabulary."""
+def job_of(wanted: PlannerInput, row: dict[str, int], keeps: Keeps = _SPLITTING) -> Job:
+    """The job of a layout. `row`: axis -> value, as from `LayoutSpace.row`; `keeps`: how the framework keeps tensors.
+    The job's model has the vocabulary as the framework pads it, if it does."""
     axes: dict[str, Any] = {name: row[name] for name in (*words.AXES, "interleave", "zero")}
     schedule: Any = "none" if row["pp"] == 1 else schedules.SCHEDULES[row["schedule"]]
     model = wanted.model
-    splits = splits_activations and row["tp"] > 1 and isinstance(model, Model)
+    splits = keeps.splits_activations and row["tp"] > 1 and isinstance(model, Model)
     layout = Layout(**axes, sequence_parallel=splits, loss_parallel=splits)
     recipe = Recipe(
         seq_len=wanted.seq_len,
@@ -351,5 +359,6 @@ def job_of(wanted: PlannerInput, row: dict[str, int], splits_activations: bool =
         offload=bool(row["offload"]),
     )
     if isinstance(model, Model):
+        model = keeps.vocabulary.padded_model(model, row["tp"])
         return Job(name=model.name, model=model, layout=layout, recipe=recipe)
     return model.job(layout, recipe)

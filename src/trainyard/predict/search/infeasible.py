@@ -62,6 +62,13 @@ def explain_indivisible(
             return message, f"{wanted.devices:,} {unit} % tp {value} = {wanted.devices % value}."
         if axis in ("pp", "cp", "ep") and value > 1 and not isinstance(model, Model):
             return message, f"{axis} {value}: vision models only support data parallelism and tp."
+        if axis == "cp" and isinstance(model, Model) and value > 1 and wanted.seq_len % (2 * value):
+            return message, (
+                f"seq_len {wanted.seq_len:,} % (2 x cp {value}) = {wanted.seq_len % (2 * value)}: each rank needs an "
+                "early and a late part of the sequence."
+            )
+        if axis == "cp" and wanted.devices % value:
+            return message, f"{wanted.devices:,} {unit} % {axis} {value} = {wanted.devices % value}."
         if axis == "pp" and wanted.devices % value:
             return message, f"{wanted.devices:,} {unit} % pp {value} = {wanted.devices % value}."
         if axis == "pp" and value > model.layers:
@@ -72,7 +79,26 @@ def explain_indivisible(
             len(batch) for batch in layout_space.enumerate_batches(wanted._replace(fixed=other_axes), framework.offers)
         ):
             return message, f"Without --fix {axis} there are {layout_count:,} layouts."
+    if wanted.samples % wanted.devices:
+        larger_batch = -(-wanted.samples // wanted.devices) * wanted.devices
+        return message, f"Use --batch {larger_batch}, a multiple of the {wanted.devices:,} {unit}, or other {unit}."
     return message, "Change the batch or the device count; multiples of the same powers of two work best."
+
+
+def explain_unsupported(wanted: PlannerInput, framework: Framework) -> tuple[str, str]:
+    """(message, next step) if layouts divide the model and the batch evenly, but the framework supports none of
+    them."""
+    ranks = wanted.fixed.get("tp", 1) * wanted.fixed.get("cp", 1)
+    if isinstance(wanted.model, Model) and framework.keeps.splits_activations and wanted.seq_len % ranks:
+        return (
+            f"seq_len {wanted.seq_len:,} % (tp x cp {ranks}) = {wanted.seq_len % ranks}, but {framework.display_name} "
+            "divides a sequence evenly over these ranks.",
+            f"Use --seq-len {-(-wanted.seq_len // (2 * ranks)) * 2 * ranks}, or leave out --fix tp and cp.",
+        )
+    return (
+        f"{framework.display_name} supports none of the layouts that divide evenly.",
+        "Leave out a fixed axis, or choose another framework with --for.",
+    )
 
 
 def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, machine: Machine) -> str:

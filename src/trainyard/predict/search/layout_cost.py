@@ -20,6 +20,7 @@ from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constant_sets import ASSUMED, ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.machine_model import MachineModel
+from trainyard.predict.inputs.padded_vocabulary import UNEVEN
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.pipeline import partition
 from trainyard.predict.search import offload_variants, points
@@ -73,6 +74,7 @@ def _make_case(job: Job, framework: Framework) -> Cases:
     """The job as a single case, with the sizes of weights and state, and the partition of layers, of `framework`."""
     keeps = framework.keeps.in_dtype(job.recipe.dtype)  # bytes of a weight, its gradient and its state; and more
     ends_as_layers = partition.counted(keeps.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
+    base = cases.of_jobs([job])
     columns = {
         "weight_bytes": keeps.weight,
         "gradient_bytes": keeps.gradient,
@@ -82,8 +84,10 @@ def _make_case(job: Job, framework: Framework) -> Cases:
         "native": keeps.native,
         "ends_as_layers": ends_as_layers,
         "offload": job.recipe.offload * offload.KINDS.index(keeps.offload),
+        # An uneven vocabulary: the rank with the most rows decides. A job has the rows that its framework adds.
+        "vocab": UNEVEN.padded(base.vocab.astype(np.int64), np.array([job.layout.tp])),
     }
-    return replace(cases.of_jobs([job]), **{name: cases.column(value) for name, value in columns.items()})
+    return replace(base, **{name: cases.column(value) for name, value in columns.items()})
 
 
 def cost_case(

@@ -21,7 +21,7 @@ from trainyard.predict.inputs import layout_space, machine_model
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.inputs.layout_space import Keeps, PlannerInput
 from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.search import infeasible, offload_variants, points
 from trainyard.predict.search.best_first import BestFirstSearch, TimedCase
@@ -29,8 +29,6 @@ from trainyard.predict.search.layout_cost import LayoutCost, cost_case, expected
 from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.time import step
-
-_NEXT_STEP = "Leave out a fixed axis, or choose another framework with --for."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +80,7 @@ def search(
         )
     refused: list[str] = []
     choices: list[LayoutCost] = []
-    runnable = _runnable_cases(wanted, space, framework.keeps.splits_activations, refuses, refused)
+    runnable = _runnable_cases(wanted, space, framework.keeps, refuses, refused)
     for timed, job in islice(runnable, most):  # the fastest first: on the front if it needs less memory than all before
         least_reserved = min((choice.reserved for choice in choices), default=np.inf)
         choices.append(_cost_choice(space, timed, job, budget, int(timed.required) < least_reserved))
@@ -116,7 +114,7 @@ def fastest(
     if not len(space.fits):
         raise BadJob(infeasible.explain_too_large(wanted, space.sizes, space.searched, machine))
     refused: list[str] = []
-    for timed, job in _runnable_cases(wanted, space, framework.keeps.splits_activations, refuses, refused):
+    for timed, job in _runnable_cases(wanted, space, framework.keeps, refuses, refused):
         return _cost_choice(space, timed, job, budget, front=True)
     raise BadJob(_explain_refusals(refused))
 
@@ -124,15 +122,15 @@ def fastest(
 def _runnable_cases(
     wanted: PlannerInput,
     space: _SearchSpace,
-    splits_activations: bool,
+    keeps: Keeps,
     refuses: Callable[[Job], None],
     refused: list[str],
 ) -> Iterator[tuple[TimedCase, Job]]:
     """Yields the cases that are not refused, with their jobs, in the order of their time, by advancing `space.by_time`.
     Appends the reasons for the others to `refused`. `refuses`: raises `BadJob` for a job that cannot be run.
-    `splits_activations`: tp divides activations outside matrix products by sequence, and the loss by vocabulary."""
+    `keeps`: how the framework keeps tensors."""
     for timed in space.by_time:
-        job = layout_space.job_of(wanted, space.sizes.layouts.row(timed.index), splits_activations)
+        job = layout_space.job_of(wanted, space.sizes.layouts.row(timed.index), keeps)
         try:
             refuses(job)
         except BadJob as error:
@@ -154,7 +152,7 @@ def _build_search_space(wanted: PlannerInput, machine: Machine, framework: Frame
     if not len(layouts):
         if not any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers)):
             raise BadJob(*infeasible.explain_indivisible(wanted, framework, infeasible.unit_of_ranks([machine])))
-        raise BadJob(f"{framework.display_name} supports none of the layouts that divide evenly.", _NEXT_STEP)
+        raise BadJob(*infeasible.explain_unsupported(wanted, framework))
     model = machine_model.build(machine, framework.software, wanted.dtype)
     sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)

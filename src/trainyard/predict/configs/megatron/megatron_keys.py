@@ -17,13 +17,13 @@ _NOTHING = (
     r"|recompute-modules|use-cpu-initialization|apply-.*|attention-softmax.*|manual-gc.*|rampup.*|num-iterations"
     r"|cp-comm-type|context-parallel-size|initial-loss-scale|loss-scale.*|hysteresis|min-loss-scale|ddp-.*|timing-.*"
     r"|check-for-.*|fp8-(margin|recipe|interval|amax.*)|te-rng-tracker|bias-.*|cross-entropy.*|use-dist-ckpt.*|async-.*"
-    r"|make-vocab-size-divisible-by|vocab-extra-ids|trust-remote-code|override-opt.*|profile.*|use-pytorch-profiler"
+    r"|vocab-extra-ids|trust-remote-code|override-opt.*|profile.*|use-pytorch-profiler"
     r"|accumulate-allreduce-grads-in-fp32|micro_batch_size-group-size.*|use-tp-pp-dp-mapping|squared-relu|openai-gelu"
     r"|nproc.per.node|nnodes|node.rank|master.*|rdzv.*|max.restarts|nccl-communicator.*|kv-channels|group-query-attention|.*-dtype|enable-experimental|create-attention.*"
 )
 _SIZES = (
     r"|num-layers|hidden-size|ffn-hidden-size|num-attention-heads|num-query-groups|swiglu|normalization|norm-epsilon"
-    r"|(padded-)?vocab-size|position-embedding-type|untie-.*|multi-latent-attention|.*-lora-rank|qk-.*|v-head-dim"
+    r"|make-vocab-size-divisible-by|(padded-)?vocab-size|position-embedding-type|untie-.*|multi-latent-attention|.*-lora-rank|qk-.*|v-head-dim"
     r"|num-experts|moe-.*|.*-bias.*|quick-geglu|use-rotary-position-embeddings"
 )
 RULES = KeyRules(
@@ -45,7 +45,6 @@ RULES = KeyRules(
         r"deterministic-mode": "predicted with the usual kernels, which are faster",
         r"use-nccl-ub|use-sharp": "predicted as NCCL's usual collectives",
         r"standalone-embedding-stage": "predicted as a stage of layers",
-        r"make-vocab-size-divisible-by": "predicted without padding of the vocabulary",
     },
     {
         r"attention-backend=(unfused|local)": "attention that materialises its scores",

@@ -13,6 +13,7 @@ from trainyard.errors import BadFile
 from trainyard.model import Model
 from trainyard.predict.configs.config_keys import ConfigKeys
 from trainyard.predict.configs.megatron import megatron_hybrid
+from trainyard.predict.inputs.padded_vocabulary import MEGATRON_DIVISOR, padded_rows
 
 _VOCAB = 50304
 """GPT-2's padded vocabulary, the default if the arguments give no size."""
@@ -68,11 +69,15 @@ def read(keys: ConfigKeys) -> Model:
 
 
 def _vocab(keys: ConfigKeys) -> int:
-    """Tokens of the vocabulary, with padding if the arguments give it; GPT-2's if they give no size."""
-    if keys.get("padded-vocab-size") is None and keys.get("vocab-size") is None:
+    """Rows of the vocabulary: padded-vocab-size, or else vocab-size, GPT-2's by default, as Megatron pads it to a
+    multiple of make-vocab-size-divisible-by x tp."""
+    divisor = keys.integer("make-vocab-size-divisible-by", MEGATRON_DIVISOR)
+    tp = keys.integer("tensor-model-parallel-size", 1)
+    if keys.get("padded-vocab-size") is not None:
+        return keys.integer("padded-vocab-size")
+    if keys.get("vocab-size") is None:
         keys.approximate("vocab-size", f"predicted with a vocabulary of {_VOCAB:,} tokens")
-        return _VOCAB
-    return keys.integer("padded-vocab-size" if "padded-vocab-size" in keys.values else "vocab-size")
+    return padded_rows(keys.integer("vocab-size", _VOCAB), divisor * tp)
 
 
 def _bias(keys: ConfigKeys) -> Literal["none", "qkv", "all"]:
