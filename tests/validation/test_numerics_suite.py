@@ -14,8 +14,8 @@ from validation.numerics.benign import SEEDS, SETUPS
 from validation.numerics.fault import SCRIPTS, Accepted, Location
 from validation.numerics.faults import FAULTS
 from validation.numerics.loss_curves import CurveVerdict, read_losses
-from validation.numerics.recorded_pair import CommandFailed, Comparison
-from validation.numerics.tables import benign_table, fault_table
+from validation.numerics.recorded_pair import CommandFailed, Comparison, DifferingParts
+from validation.numerics.tables import benign_table, fault_table, parts_table
 from validation.numerics.trials import BenignTrial, CurveTrial, FaultTrial, Trials
 
 PATHS = st.lists(st.sampled_from(["layers", "0", "1", "10", "mlp", "mlp_norm"]), min_size=1, max_size=4)
@@ -137,6 +137,24 @@ def test_an_alarm_names_the_fault_only_at_an_accepted_location(commands, tmp_pat
     assert outcomes == {"layers.1.mlp_norm": ("different", True), "layers.0.mlp_norm": ("different", False)}
     commands.result = Comparison("cannot tell", Location(phase="forward", module="layers.1.mlp_norm"), (), 0.0, 0.5)
     assert not suite.try_fault(fault, tmp_path).named
+
+
+def test_parts_name_a_fault_if_one_of_them_is_accepted(commands, monkeypatch, tmp_path) -> None:
+    locations = [Location(step=0, phase="forward", module=f"layers.{layer}.mlp_norm") for layer in (0, 1)]
+    for chosen, named in ((locations, True), (locations[:1], False), ([], False)):
+        found = DifferingParts(tuple("part" for _ in chosen), tuple(chosen), "", 1.0)
+        monkeypatch.setattr(suite, "find_parts", lambda *_, found=found: found)
+        trials = Trials(tmp_path / f"{len(chosen)}.jsonl")
+        faults = [fault for fault in FAULTS if fault.id == "wrong_norm_epsilon"]
+        run(suite.run_parts, trials, faults, SETUPS[:2])
+        trial = trials.parts("wrong_norm_epsilon")
+        assert trial is not None
+        assert (trial.named, len(trial.parts)) == (named, len(chosen))
+        alarms = 2 if chosen else 0
+        assert f"{int(named)} of 1 faults are named, 0 of them as the only part. {alarms} false" in parts_table(trials)
+        recorded = len(commands)
+        run(suite.run_parts, Trials(tmp_path / f"{len(chosen)}.jsonl"), faults, SETUPS[:2])
+        assert len(commands) == recorded
 
 
 def test_finished_trials_are_not_repeated_and_references_are_shared(commands, tmp_path) -> None:

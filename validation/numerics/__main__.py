@@ -1,10 +1,11 @@
-"""Acceptance suite of the comparison of numerics: `python -m validation.numerics [faults|curves|benign|tables]`.
+"""Acceptance suite of the comparison of numerics: `python -m validation.numerics [faults|curves|benign|parts|tables]`.
 
 `faults`: records the good and the faulty variant of each planted fault (`faults.py`) and compares them. An alarm names
 the fault if the reported tensor, or an operation from which it follows and that only one side computes, is at one of
 the locations that were accepted in advance. `benign`: ten pairs of each set-up of
 `benign.py`, which must not raise an alarm. `curves`: the verdict on the loss curves of each fault, 80 steps with four
-seeds. `tables`: the results so far. Without an argument: everything.
+seeds. `parts`: `numerics bisect --swap outputs` on each fault and on a pair of each set-up. `tables`: the results so
+far. Without an argument: everything.
 
 Finished trials are lines of validation/out/numerics.jsonl and are not repeated. `--only TEXT`: those whose ids contain
 TEXT. `--seeds N`: pairs of each set-up. `--jobs N`: trials at the same time; with OMP_NUM_THREADS=1, as many as the
@@ -31,12 +32,12 @@ from validation.numerics.benign import SEEDS, SETUPS, Setup
 from validation.numerics.fault import Fault
 from validation.numerics.faults import FAULTS
 from validation.numerics.loss_curves import judge_curves
-from validation.numerics.recorded_pair import CommandFailed, compare, record, reproduce
-from validation.numerics.tables import benign_table, fault_table, list_errors, page
-from validation.numerics.trials import BenignTrial, CurveTrial, FaultTrial, Trial, Trials
+from validation.numerics.recorded_pair import CommandFailed, compare, find_parts, record, reproduce
+from validation.numerics.tables import benign_table, fault_table, list_errors, page, parts_table
+from validation.numerics.trials import BenignTrial, CurveTrial, FaultTrial, PartsTrial, Trial, Trials
 
 OUT = Path(__file__).parents[1] / "out"
-PARTS = ("faults", "curves", "benign")
+PARTS = ("faults", "curves", "benign", "parts")
 
 
 def try_fault(fault: Fault, folder: Path) -> FaultTrial:
@@ -83,6 +84,20 @@ def try_curves(fault: Fault) -> CurveTrial:
     return CurveTrial(id=fault.id, result=judge_curves(fault), when=_now())
 
 
+def try_parts(id: str, good: Sequence[str], suspect: Sequence[str], fault: Fault | None, folder: Path) -> PartsTrial:
+    """Records the good command into a folder, and names the parts of the suspect one that differ."""
+    record(folder / "good", good, plain=True)
+    found = find_parts(folder / "good", suspect, folder / "parts")
+    return PartsTrial(
+        id=id,
+        parts=found.names,
+        named=fault is not None and any(map(fault.names, found.locations)),
+        reason=found.reason,
+        seconds=found.seconds,
+        when=_now(),
+    )
+
+
 def run_faults(pool: Executor, trials: Trials, faults: Sequence[Fault]) -> Iterator[Future[None]]:
     for fault in faults:
         if not trials.has_result("fault", fault.id):
@@ -93,6 +108,27 @@ def run_curves(pool: Executor, trials: Trials, faults: Sequence[Fault]) -> Itera
     for fault in faults:
         if not trials.has_result("curve", fault.id):
             yield pool.submit(_add, trials, partial(try_curves, fault), CurveTrial(id=fault.id))
+
+
+def run_parts(
+    pool: Executor, trials: Trials, faults: Sequence[Fault], setups: Sequence[Setup]
+) -> Iterator[Future[None]]:
+    python = sys.executable
+    pairs: list[tuple[str, list[str], list[str], Fault | None]] = [
+        *(
+            (fault.id, fault.command(python, faulty=False), fault.command(python, faulty=True), fault)
+            for fault in faults
+        ),
+        *((setup.id, *setup.commands(python, 0), None) for setup in setups),
+    ]
+    for id, good, suspect, fault in pairs:
+        if not trials.has_result("parts", id):
+            yield pool.submit(_run_parts, trials, id, good, suspect, fault)
+
+
+def _run_parts(trials: Trials, id: str, good: list[str], suspect: list[str], fault: Fault | None) -> None:
+    with _folder() as folder:
+        _add(trials, partial(try_parts, id, good, suspect, fault, Path(folder)), PartsTrial(id=id))
 
 
 def run_benign(pool: Executor, trials: Trials, setups: Sequence[Setup], seeds: int) -> Iterator[Future[None]]:
@@ -167,9 +203,11 @@ def main() -> None:
             started += run_curves(pool, trials, faults)
         if "benign" in parts:
             started += run_benign(pool, trials, setups, options.seeds)
+        if "parts" in parts:
+            started += run_parts(pool, trials, faults, setups)
         for future in started:
             future.result()
-    print(f"\n{fault_table(trials)}\n{benign_table(trials)}")
+    print(f"\n{fault_table(trials)}\n{benign_table(trials)}\n{parts_table(trials)}")
     if options.page is not None:
         options.page.write_text(page(trials), "utf-8")
     if errors := list_errors(trials):

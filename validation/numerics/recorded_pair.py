@@ -66,6 +66,36 @@ def reproduce(reference: Path, suspect: Path, script: Path) -> str:
     return f"{result['inputs']} inputs" if result["shows_fault"] else result["failure"][-200:] or "not shown"
 
 
+class DifferingParts(msgspec.Struct, frozen=True):
+    """Parts of a training that differ if they start from the values of the other run. `locations`: their first tensors.
+    `reason`: why none was found."""
+
+    names: tuple[str, ...]
+    locations: tuple[Location, ...]
+    reason: str
+    seconds: float
+
+
+def find_parts(reference: Path, suspect: Sequence[str], folder: Path) -> DifferingParts:
+    """Bisects a command by the values of a recorded one."""
+    options = ["--swap", "outputs", "--out", str(folder), "--rerun", "--json"]
+    began = time.monotonic()
+    try:
+        output, _ = _run([TRAINYARD, "numerics", "bisect", str(reference), *options, "--", *suspect], {0, 1})
+    except CommandFailed as failure:
+        message = re.search(r"error \[not-enough-evidence\]: (.*)", str(failure))
+        if message is None:
+            raise
+        return DifferingParts((), (), message[1], round(time.monotonic() - began, 1))
+    result = msgspec.json.decode(output)
+    return DifferingParts(
+        names=tuple(cause["name"] for cause in result["causes"]),
+        locations=tuple(_read_location(trial["first"]) for trial in result["trials"]),
+        reason="",
+        seconds=round(time.monotonic() - began, 1),
+    )
+
+
 def read_comparison(report: dict[str, Any], seconds: float) -> Comparison:
     """The result in the JSON document of a comparison (`RecordComparison`)."""
     counts = report["counts"]

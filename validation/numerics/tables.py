@@ -12,7 +12,7 @@ from validation.convergence import bounds
 from validation.numerics.benign import SEEDS, SETUPS
 from validation.numerics.fault import Fault, Location
 from validation.numerics.faults import FAULTS
-from validation.numerics.trials import CurveTrial, FaultTrial, Trials
+from validation.numerics.trials import CurveTrial, FaultTrial, PartsTrial, Trials
 
 ALARM = "different"
 
@@ -39,6 +39,13 @@ Each set-up is tried with {seeds} seeds, which have other weights, data and shap
 of a pair's tensors that rounding makes useless.
 
 {benign}
+## Parts, each from the values of the other run
+
+`numerics bisect --swap outputs` on each fault, and on one pair of each set-up that differs by rounding only (seed 0).
+*Named*: one of the parts is at a location that was stated for the fault. A pair whose sides divide their batches
+differently cannot be compared in this way.
+
+{parts}
 `OMP_NUM_THREADS=1 python -m validation.numerics --jobs 2 --page docs/planted-faults.md` repeats the trials and writes
 this page. [How the comparison decides](explanation/numerics.md).
 """
@@ -56,6 +63,7 @@ def page(trials: Trials) -> str:
         faults=fault_table(trials),
         seeds=SEEDS,
         benign=benign_table(trials),
+        parts=parts_table(trials),
     )
 
 
@@ -98,6 +106,33 @@ def benign_table(trials: Trials) -> str:
             f"(95 % interval {100 * low:.1f} to {100 * high:.1f} %).\n"
         )
     return "\n".join(lines)
+
+
+def parts_table(trials: Trials) -> str:
+    """One row per fault and set-up that was tried, and the totals."""
+    lines = ["| fault or set-up | parts that differ | named | seconds |", "|---|---|---|---|"]
+    faults = [(fault.title, trial) for fault in FAULTS if (trial := trials.parts(fault.id)) and not trial.error]
+    setups = [(setup.title, trial) for setup in SETUPS if (trial := trials.parts(setup.id)) and not trial.error]
+    for title, trial in faults:
+        lines.append(_row((title, _parts(trial), _yes(trial.named), f"{trial.seconds:.0f}")))
+    for title, trial in setups:
+        lines.append(_row((title, _parts(trial), "", f"{trial.seconds:.0f}")))
+    named = sum(trial.named for _, trial in faults)
+    alone = sum(trial.named and len(trial.parts) == 1 for _, trial in faults)
+    alarms = sum(bool(trial.parts) for _, trial in setups)
+    lines.append(
+        f"\n{named} of {len(faults)} faults are named, {alone} of them as the only part. "
+        f"{alarms} false alarms in {len(setups)} pairs.\n"
+    )
+    return "\n".join(lines)
+
+
+def _parts(trial: PartsTrial) -> str:
+    """The first parts of a trial, or the reason for which there is none."""
+    if not trial.parts:
+        return trial.reason
+    more = f", and {len(trial.parts) - 3} more" if len(trial.parts) > 3 else ""
+    return ", ".join(trial.parts[:3]) + more
 
 
 def list_errors(trials: Trials) -> str:

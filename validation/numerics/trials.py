@@ -54,7 +54,20 @@ class CurveTrial(msgspec.Struct, frozen=True, kw_only=True, tag="curve"):
     when: str = ""
 
 
-Trial = FaultTrial | BenignTrial | CurveTrial
+class PartsTrial(msgspec.Struct, frozen=True, kw_only=True, tag="parts"):
+    """A planted fault, or a benign pair with seed 0, of which each part starts from the values of the other run.
+    `parts`: those that differ; `named`: whether one of them is at an accepted location. `reason`: why there is none."""
+
+    id: str
+    parts: tuple[str, ...] = ()
+    named: bool = False
+    reason: str = ""
+    seconds: float = 0.0
+    error: str = ""
+    when: str = ""
+
+
+Trial = FaultTrial | BenignTrial | CurveTrial | PartsTrial
 
 
 class Trials:
@@ -88,6 +101,10 @@ class Trials:
     def curve(self, id: str) -> CurveTrial | None:
         trial = self.by_key.get(("curve", id, 0))
         return trial if isinstance(trial, CurveTrial) else None
+
+    def parts(self, id: str) -> PartsTrial | None:
+        trial = self.by_key.get(("parts", id, 0))
+        return trial if isinstance(trial, PartsTrial) else None
 
     def benign(self, id: str) -> list[BenignTrial]:
         return [trial for trial in self.by_key.values() if isinstance(trial, BenignTrial) and trial.id == id]
