@@ -65,7 +65,9 @@ def test_page_is_written_next_to_the_output(
 ) -> None:
     other = NumpyTraining(layers=30, steps=1, epsilon=1e-3).write(tmp_path / "b")
     script = tmp_path / "reproducer.py"
-    script.write_text("print('the fault alone')\n")
+    script.write_text(
+        "# aten.rms_norm of layers.0 in the forward pass of step 0: B differs from A.\nprint('the fault alone')\n"
+    )
     page = tmp_path / "page.html"
     capsys.readouterr()
     assert compare(str(reference), str(other), "--json", "--page", str(page), "--reproducer", str(script)) == 1

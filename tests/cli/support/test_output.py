@@ -21,7 +21,7 @@ PRINTS = [
     ["trace", DEMO, "--json"],
     ["diff", f"{DEMO}/rank0.json.gz", f"{DEMO}/rank1.json.gz"],
     ["report", DEMO, "--out", "x.md"],
-    ["plan", "gpt2-xl", "--machine", "a100", "--devices", "8", "--batch", "8", "--seq-len", "1024"],
+    ["plan", "llama3-8b", "--machine", "a100", "--devices", "8", "--batch", "8", "--seq-len", "1024"],
     ["runs", "--json"],
     ["--help"],
     ["trace", "--help"],

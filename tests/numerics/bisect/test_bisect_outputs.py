@@ -126,7 +126,7 @@ def test_another_model_is_refused(record: Path, folder: Path) -> None:
 
 def test_values_that_are_too_large_are_refused(record: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.numerics.bisect import bisect_outputs
-    from trainyard.numerics.bisect.value_files import ValueIndex
+    from trainyard.numerics.bisect.value_index import ValueIndex
 
     monkeypatch.setattr(bisect_outputs, "read_index", lambda *_: ValueIndex(tensors=(), failure="too large"))
     monkeypatch.setattr(bisect_outputs, "repeat_command", lambda *_: None)

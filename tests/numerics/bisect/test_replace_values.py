@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import BadFile
 from trainyard.numerics.bisect.replaced_values import read_replaced
+from trainyard.numerics.bisect.value_index import read_index
 from trainyard.numerics.tensor_record import TensorKey, TensorRecord
 
 torch = pytest.importorskip("torch")
@@ -25,7 +26,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 from tests.numerics.bisect.independent_faults import Network  # noqa: E402
 from trainyard.numerics.bisect.replace_values import ReplacingRecorder  # noqa: E402
 from trainyard.numerics.bisect.store_values import ValueRecorder  # noqa: E402
-from trainyard.numerics.bisect.value_files import ValueReader, ValueWriter, read_index  # noqa: E402
+from trainyard.numerics.bisect.value_files import ValueReader, ValueWriter  # noqa: E402
 from trainyard.numerics.record.recorder import Recorder  # noqa: E402
 
 STEPS = range(2)

@@ -15,7 +15,7 @@ from trainyard.numerics.bisect.bisection_result import NumericsBisection, Trial
 from trainyard.numerics.bisect.configuration import Change
 from trainyard.numerics.bisect.replaced_values import read_replaced
 from trainyard.numerics.bisect.swap import Swap
-from trainyard.numerics.bisect.value_files import read_index
+from trainyard.numerics.bisect.value_index import read_index
 from trainyard.numerics.compare.compare_records import MatchedRecords, match_records
 from trainyard.numerics.compare.comparison_result import Divergence
 from trainyard.numerics.compare.data_flow import DataFlow

@@ -1,4 +1,4 @@
-"""Files with the values of a rank's tensors: `rankN.bin` has the bytes in row-major order, `rankN.json` the index."""
+"""Writes and reads files with the values of a rank's tensors: `rankN.bin` has the bytes in row-major order."""
 
 from __future__ import annotations
 
@@ -11,26 +11,11 @@ import torch
 from torch import Tensor
 
 from trainyard.errors import BadFile
+from trainyard.numerics.bisect.value_index import StoredTensor, ValueIndex, read_index
 from trainyard.numerics.tensor_record import TensorKey
 
 MOST_BYTES = 16 << 30
 """Bytes of the values of a rank."""
-
-
-class StoredTensor(msgspec.Struct, frozen=True, kw_only=True):
-    """`offset`: of the first byte."""
-
-    key: TensorKey
-    dtype: str
-    shape: tuple[int, ...]
-    offset: int
-
-
-class ValueIndex(msgspec.Struct, frozen=True, kw_only=True):
-    """`failure`: why values are missing; empty if none are."""
-
-    tensors: tuple[StoredTensor, ...]
-    failure: str = ""
 
 
 class ValueWriter:
@@ -63,17 +48,6 @@ class ValueWriter:
         """Makes everything written so far readable."""
         self._file.flush()
         self._index.write_bytes(msgspec.json.encode(ValueIndex(tensors=tuple(self._stored), failure=self._failure)))
-
-
-def read_index(folder: Path, rank: int) -> ValueIndex:
-    """The index of a rank; an empty one if the rank has no files. Raises `BadFile`."""
-    path = folder / f"rank{rank}.json"
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ValueIndex)
-    except FileNotFoundError:
-        return ValueIndex(tensors=())
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
-        raise BadFile(f"{path}: {error}.", "Remove the folder, and repeat the command.") from error
 
 
 class ValueReader:
