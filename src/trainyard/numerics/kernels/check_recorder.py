@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.distributed as dist
 from msgspec.structs import replace
 from torch import Tensor
 from torch.optim import Optimizer
@@ -23,6 +22,7 @@ from trainyard.numerics.kernels.checked_operations import CheckedOperations
 from trainyard.numerics.kernels.merge_checks import merge_operations
 from trainyard.numerics.kernels.unchecked_reason import CALLS, RECOMPUTED
 from trainyard.numerics.record.operation_name import operation_name
+from trainyard.numerics.record.process_rank import process_rank, process_ranks
 from trainyard.numerics.record.recorder import Recorder
 from trainyard.numerics.record.user_location import user_location
 from trainyard.numerics.tensor_record import Phase, Role
@@ -79,7 +79,7 @@ class CheckRecorder(Recorder):
         if worst is not None:
             location = "" if key[2] == "backward" else user_location(sys._getframe(1))
             call = self._calls_in_step[key] - 1
-            worst = replace(worst, location=location, step=self._step, call=call, rank=_rank())
+            worst = replace(worst, location=location, step=self._step, call=call, rank=process_rank())
         module, operation, phase = key
         checked = CheckedOperation(
             module=module,
@@ -112,8 +112,8 @@ class CheckRecorder(Recorder):
         if not self._trains or os.getpid() != self._process or self._step not in self._steps:
             return
         result = RankCheck(
-            rank=_rank(),
-            ranks=dist.get_world_size() if _is_group() else int(os.environ.get("WORLD_SIZE", "1")),
+            rank=process_rank(),
+            ranks=process_ranks(),
             device=", ".join(sorted(self._devices - {"cpu"})) or "cpu",
             steps=self._step + 1,
             operations=tuple(self._checked.values()),
@@ -126,11 +126,3 @@ class CheckRecorder(Recorder):
         part = path.with_suffix(".part")
         part.write_bytes(msgspec.json.encode(result))
         part.replace(path)
-
-
-def _is_group() -> bool:
-    return dist.is_available() and dist.is_initialized()
-
-
-def _rank() -> int:
-    return dist.get_rank() if _is_group() else int(os.environ.get("RANK", "0"))

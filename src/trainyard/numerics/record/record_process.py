@@ -138,17 +138,15 @@ class _Process:
 def _header(request: RecordRequest, device_types: Collection[str]) -> RecordHeader:
     """How this process is recorded. `device_types`: of the devices that hold its tensors."""
     import torch
-    import torch.distributed as dist
 
-    from trainyard.numerics.record.process_rank import process_rank
+    from trainyard.numerics.record.process_rank import process_rank, process_ranks
     from trainyard.numerics.record_files import FORMAT
 
-    is_group = dist.is_available() and dist.is_initialized()
     return RecordHeader(
         format=FORMAT,
         variant=request.variant,
         rank=process_rank(),
-        ranks=dist.get_world_size() if is_group else int(os.environ.get("WORLD_SIZE", "1")),
+        ranks=process_ranks(),
         level=request.level,
         steps=request.steps,
         command=request.command,
