@@ -104,7 +104,7 @@ def test_replacing_values_by_their_own_changes_no_bit(
     plain: list[TensorRecord] = []
     replaced: list[TensorRecord] = []
     first = train(make, unchanged, Recorder(plain.extend, STEPS))
-    again = train(make, unchanged, ReplacingRecorder(tmp_path, replaced.extend, STEPS))
+    again = train(make, unchanged, ReplacingRecorder(tmp_path, tmp_path, replaced.extend, STEPS))
     assert hashes(plain) == hashes(record for record in replaced if record.role != "input")
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters()))
     counts = read_replaced(tmp_path)
@@ -121,7 +121,7 @@ def test_other_weights_are_recorded_and_then_replaced(
     replaced: list[TensorRecord] = []
     first = train(make, unchanged, ValueRecorder(tmp_path, STEPS))
     train(make, unchanged, Recorder(plain.extend, STEPS))
-    second = train(make, halve, ReplacingRecorder(tmp_path, replaced.extend, STEPS))
+    second = train(make, halve, ReplacingRecorder(tmp_path, tmp_path, replaced.extend, STEPS))
     assert all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters()))
     of_a, of_b = hashes(plain), hashes(record for record in replaced if record.role != "input")
     assert of_a.keys() == of_b.keys()

@@ -50,7 +50,7 @@ def command(
     recorded. Each module is so compared from the same inputs, and each that differs is a cause of its own.
 
     Exit codes: 0 one cause, 1 several, 2 bad input, 3 not enough evidence: A differs from itself,
-    COMMAND does not differ, or differs whatever is swapped.
+    COMMAND does not differ, or differs whatever is swapped, 4 a command failed.
     """
     from trainyard import api
     from trainyard.cli.support.output import console, print_json, say

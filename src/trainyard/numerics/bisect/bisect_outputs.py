@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from trainyard.errors import BadFile, BadInput, NotEnoughEvidence
 from trainyard.numerics.bisect.bisect_modules import OUTSIDE_NAME
 from trainyard.numerics.bisect.bisection_result import NumericsBisection, Trial
 from trainyard.numerics.bisect.configuration import Change
-from trainyard.numerics.bisect.replaced_values import read_replaced
+from trainyard.numerics.bisect.replaced_values import ReplacedValues, read_replaced
 from trainyard.numerics.bisect.swap import Swap
 from trainyard.numerics.bisect.value_index import read_index
 from trainyard.numerics.compare.compare_records import MatchedRecords, match_records
@@ -24,8 +25,9 @@ from trainyard.numerics.compare.logical_tensors import LogicalKey
 from trainyard.numerics.record.record_command import record_command, repeat_command
 from trainyard.numerics.record.record_process import RecordRequest
 from trainyard.numerics.record_files import read_header, variants
-from trainyard.numerics.record_state import RecordOptions
+from trainyard.numerics.record_state import RecordOptions, read_state
 from trainyard.numerics.tensor_record import RecordHeader
+from trainyard.redact import redact_command
 
 _ORIGIN = "origin.json"
 _REPLICAS = 4
@@ -44,31 +46,28 @@ def bisect_outputs(
     `folder`: values and records are kept there, and are not computed again. Raises `BadInput` for values of another
     record, `NotEnoughEvidence` if no part differs, or if the values do not fit.
     """
+    replicas = sum(variant.startswith("replica") for variant in variants(a)) or _REPLICAS
     header = read_header(a, "plain")
-    values = folder / "values"
+    values, of_a, of_b = folder / "values", folder / "a", folder / "b"
     if not values.is_dir():
         _store(header, values, say)
     elif _read_origin(values) != header:
         raise BadInput(f"{values} has the values of another record than {a}.", "Pass another folder.")
-    replicas = sum(variant.startswith("replica") for variant in variants(a)) or _REPLICAS
-    options = RecordOptions(
-        steps=header.steps, replicas=replicas, swap=Swap(kind="outputs", values=str(values.absolute()))
-    )
-    record_command(header.command, folder / "a", options, lambda text: say(f"A: {text}"))
-    record_command(command, folder / "b", options._replace(replicas=0), lambda text: say(f"B: {text}"))
-    counts = read_replaced(values)
-    replaced, others = counts.replaced, counts.missing + counts.kept
-    say(f"B: {replaced:,} tensors replaced by those of A; {others:,} kept, without counterpart of the same shape")
-    if replaced <= others:
-        raise NotEnoughEvidence(
-            f"of {replaced + others:,} tensors of B, {others:,} have no counterpart of the same shape in A.",
-            "Compare trainings with the same modules, ranks and batches.",
+    known = read_state(of_b) if of_b.is_dir() else None
+    if known is not None and known.origin.command != tuple(redact_command(command)):
+        raise BadInput(
+            f"{of_b} is the record of another command: {shlex.join(known.origin.command)}.",
+            f"Remove {of_b} to keep the runs of A, or pass another folder.",
         )
-    first = _first_divergences(folder / "a", folder / "b")
+    options = RecordOptions(steps=header.steps, replicas=0, swap=Swap(kind="outputs", values=str(values.absolute())))
+    record_command(command, of_b, options, lambda text: say(f"B: {text}"))
+    _check_replaced(read_replaced(of_b), say)
+    record_command(header.command, of_a, options._replace(replicas=replicas), lambda text: say(f"A: {text}"))
+    first = _first_divergences(of_a, of_b)
     if not first:
         raise NotEnoughEvidence(
             "no part of B differs from A beyond rounding if it starts from the values of A.",
-            "Record other steps, or compare the records with `trainyard numerics compare`.",
+            f"Record other steps of A, or see how close they are: trainyard numerics compare {of_a} {of_b}.",
         )
     return NumericsBisection(
         changes=tuple(first),
@@ -79,6 +78,17 @@ def bisect_outputs(
         ),
         swap="outputs",
     )
+
+
+def _check_replaced(counts: ReplacedValues, say: Callable[[str], object]) -> None:
+    """Raises `NotEnoughEvidence` unless most tensors of B were replaced by values of A."""
+    replaced, others = counts.replaced, counts.missing + counts.kept
+    say(f"B: {replaced:,} tensors replaced by those of A; {others:,} kept, without counterpart of the same shape")
+    if replaced <= others:
+        raise NotEnoughEvidence(
+            f"of {replaced + others:,} tensors of B, {others:,} have no counterpart of the same shape in A.",
+            "Compare trainings with the same modules, ranks and batches.",
+        )
 
 
 def _store(header: RecordHeader, values: Path, say: Callable[[str], object]) -> None:

@@ -29,15 +29,17 @@ class ReplacingRecorder(BoundaryRecorder):
 
     def __init__(
         self,
+        values: Path,
         folder: Path,
         write: Callable[[Sequence[TensorRecord]], object],
         steps: Collection[int],
         level: Level = "operations",
         most_elements: int = 0,
     ) -> None:
-        """`folder`: the values that `ValueRecorder` wrote. Other arguments: of `Recorder`."""
+        """`values`: the folder that `ValueRecorder` wrote. `folder`: of the record, for the numbers of tensors. Other
+        arguments: as of `Recorder`."""
         super().__init__(write, steps, level, most_elements)
-        self._folder = folder
+        self._other_values, self._folder = values, folder
         self._reader: ValueReader | None = None
         self._counts: Counter[Literal["replaced", "missing", "kept"]] = Counter()
 
@@ -61,7 +63,7 @@ class ReplacingRecorder(BoundaryRecorder):
     def _values(self, key: TensorKey, shape: torch.Size) -> Tensor | None:
         """The other run's values of a tensor; None if it has none of this shape."""
         try:
-            self._reader = self._reader or ValueReader(self._folder, process_rank())
+            self._reader = self._reader or ValueReader(self._other_values, process_rank())
             values = self._reader.read(key)
         except (BadFile, OSError) as error:
             self._fail(error)

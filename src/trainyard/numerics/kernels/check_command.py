@@ -37,10 +37,11 @@ def check_command(command: Sequence[str], steps: Sequence[int], request: KernelC
             for path in folder.iterdir()
             if _FILE.fullmatch(path.name)
         ]
-    if not ranks:
+    finished = max((rank.steps for rank in ranks), default=0)
+    if finished <= steps[0]:
         raise BadInput(
-            f"{shlex.join(redact_command(command))} succeeded, but none of the steps {steps[0]}-{steps[-1]} was seen: "
-            "no torch.optim optimizer stepped that often in a Python that has trainyard installed.",
+            f"{shlex.join(redact_command(command))} succeeded, but finished none of the steps {steps[0]}-{steps[-1]}: "
+            f"torch.optim optimizers stepped {finished} times in a Python that has trainyard installed.",
             "Run it with a Python that has trainyard, and pass --steps that it reaches.",
         )
     ranks.sort(key=lambda rank: rank.rank)
@@ -49,7 +50,7 @@ def check_command(command: Sequence[str], steps: Sequence[int], request: KernelC
         command=tuple(redact_command(command)),
         device=ranks[0].device,
         ranks=len(ranks),
-        steps=tuple(step for step in steps if step < max(rank.steps for rank in ranks)),
+        steps=tuple(step for step in steps if step < finished),
         seconds=round(seconds, 2),
         operations=checked,
         unchecked=unchecked,

@@ -44,6 +44,8 @@ class CheckRecorder(Recorder):
         self._checked: dict[_Key, CheckedOperation] = {}
         self._unchecked: Counter[tuple[str, str]] = Counter()
         self._devices: set[str] = set()
+        self._finished = 0
+        """Steps at whose end the optimizer has stepped."""
 
     def _operation_mode(self) -> TorchDispatchMode:
         return CheckedOperations(self._choose, self._note_check, self._note_unchecked, self._request.most_elements)
@@ -103,6 +105,10 @@ class CheckRecorder(Recorder):
         self._in_optimizer = False
         super()._after_optimizer(optimizer)
 
+    def _end_step(self) -> None:
+        self._finished = self._step + 1
+        super()._end_step()
+
     def _begin_step(self) -> None:
         super()._begin_step()
         self._calls_in_step.clear()
@@ -115,7 +121,7 @@ class CheckRecorder(Recorder):
             rank=process_rank(),
             ranks=process_ranks(),
             device=", ".join(sorted(self._devices - {"cpu"})) or "cpu",
-            steps=self._step + 1,
+            steps=self._finished,
             operations=tuple(self._checked.values()),
             unchecked=tuple(
                 UncheckedOperation(operation=operation, reason=reason, calls=calls)

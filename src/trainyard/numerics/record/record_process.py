@@ -91,7 +91,7 @@ class _Process:
         if swap is not None and swap.kind == "outputs":
             from trainyard.numerics.bisect.replace_values import ReplacingRecorder
 
-            recorder = ReplacingRecorder(Path(swap.values), self._write, steps, level, limit)
+            recorder = ReplacingRecorder(Path(swap.values), self._folder, self._write, steps, level, limit)
         else:
             recorder = Recorder(self._write, steps, level, limit)
             if swap is not None:

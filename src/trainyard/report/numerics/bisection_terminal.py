@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from trainyard import units
@@ -63,4 +64,5 @@ def _print_parts(result: NumericsBisection, console: Console) -> None:
         if trial.first is not None:
             where = describe_tensor(trial.first.tensor)
             console.print(Text(plain(f"  {describe_change(trial.changes[0])}")))
-            console.print(Text(plain(f"    first at {where}: {describe(trial.first)}"), style="dim"))
+            first = Text(plain(f"first at {where}: {describe(trial.first)}"), style="dim")
+            console.print(Padding(first, (0, 0, 0, 4), expand=False))

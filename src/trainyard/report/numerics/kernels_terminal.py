@@ -79,15 +79,18 @@ def _number(value: float | None) -> str:
 def _table(operations: Sequence[CheckedOperation], count: int) -> Table:
     return Table(
         title="operations",
-        notes=(f"The error of an element divided by its bound; {units.counted(count, 'operation')} in all.",),
+        notes=(
+            "Of bound: the largest error divided by its bound; 0 if all elements are the float64 values, rounded. "
+            f"{units.counted(count, 'operation')} of modules in all.",
+        ),
         columns=(
             Column(title="operation"),
             Column(title="module"),
-            Column(title="phase", id=True, optional=True),
+            Column(title="phase", id=True),
             Column(title="calls", digits=0),
             Column(title="elements", digits=0),
-            Column(title="undetectable", id=True),
-            Column(title="error / bound", id=True),
+            Column(title="undetectable", id=True, optional=True),
+            Column(title="of bound", id=True),
         ),
         rows=tuple(
             (
