@@ -80,7 +80,7 @@ def _table(operations: Sequence[CheckedOperation], count: int) -> Table:
     return Table(
         title="operations",
         notes=(
-            "Of bound: the largest error divided by its bound; 0 if all elements are the float64 values, rounded. "
+            "The last column is the largest error divided by its bound; 0 if all elements are float64 values, rounded. "
             f"{units.counted(count, 'operation')} of modules in all.",
         ),
         columns=(
