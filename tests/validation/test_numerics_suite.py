@@ -142,8 +142,8 @@ def test_an_alarm_names_the_fault_only_at_an_accepted_location(commands, tmp_pat
 def test_parts_name_a_fault_if_one_of_them_is_accepted(commands, monkeypatch, tmp_path) -> None:
     locations = [Location(step=0, phase="forward", module=f"layers.{layer}.mlp_norm") for layer in (0, 1)]
     for chosen, named in ((locations, True), (locations[:1], False), ([], False)):
-        found = DifferingParts(tuple("part" for _ in chosen), tuple(chosen), "", 1.0)
-        monkeypatch.setattr(suite, "find_parts", lambda *_, found=found: found)
+        parts = DifferingParts(tuple("part" for _ in chosen), tuple(chosen), "", 1.0)
+        monkeypatch.setattr(suite, "find_parts", lambda *_, parts=parts: parts)
         trials = Trials(tmp_path / f"{len(chosen)}.jsonl")
         faults = [fault for fault in FAULTS if fault.id == "wrong_norm_epsilon"]
         run(suite.run_parts, trials, faults, SETUPS[:2])

@@ -87,13 +87,13 @@ def try_curves(fault: Fault) -> CurveTrial:
 def try_parts(id: str, good: Sequence[str], suspect: Sequence[str], fault: Fault | None, folder: Path) -> PartsTrial:
     """Records the good command into a folder, and names the parts of the suspect one that differ."""
     record(folder / "good", good, plain=True)
-    found = find_parts(folder / "good", suspect, folder / "parts")
+    differing = find_parts(folder / "good", suspect, folder / "parts")
     return PartsTrial(
         id=id,
-        parts=found.names,
-        named=fault is not None and any(map(fault.names, found.locations)),
-        reason=found.reason,
-        seconds=found.seconds,
+        parts=differing.names,
+        named=fault is not None and any(map(fault.names, differing.locations)),
+        reason=differing.reason,
+        seconds=differing.seconds,
         when=_now(),
     )
 

@@ -44,14 +44,13 @@ def bisect_numerics(
     Raises `BadInput` without `rerun` or without a difference, `NotEnoughEvidence` if A is not reproducible or B does
     not differ.
     """
-    if swap is not None:
-        if variables:
-            raise BadInput(
-                "variables are searched between two commands, and a swap is of modules.",
-                "Set the variables of B in the environment, or leave the swap out.",
-            )
-        if swap != "outputs":
-            return bisect_modules(Path(a), command, Path(out), swap, say)
+    if swap is not None and variables:
+        raise BadInput(
+            "variables are searched between two commands, and a swap is of modules.",
+            "Set the variables of B in the environment, or leave the swap out.",
+        )
+    if swap in ("eager", "float64"):
+        return bisect_modules(Path(a), command, Path(out), swap, say)
     if not rerun:
         raise BadInput(
             "the command in the record has to be run again.", "Allow it with --rerun, if you trust the record."

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, cast
 from trainyard.errors import BadFile, nearest
 from trainyard.models import hugging_face_hybrids, hugging_face_planned
 from trainyard.models.hugging_face_config import HuggingFaceKeys, short
+from trainyard.models.hugging_face_experts import sigmoid_experts
 from trainyard.models.hugging_face_llama import llama_family, llama_family_grouped
 from trainyard.models.hugging_face_name import name_of
 
@@ -154,7 +155,7 @@ def _mixtral(config: HuggingFaceKeys) -> dict[str, Any]:
     """Model fields of a Mixtral config: Llama's, with a softmax router over experts."""
     _check_every_window(config)
     config.must("router_jitter_noise", [0, 0.0], "router noise is not modelled")
-    grouped = llama_family_grouped(config, defaultrope_base=1e6)
+    grouped = llama_family_grouped(config, default_rope_base=1e6)
     return {
         **grouped,
         "experts": config.integer("num_local_experts", 8),
@@ -189,16 +190,7 @@ def _deepseek_v3(config: HuggingFaceKeys) -> dict[str, Any]:
         "v_head_dim": config.integer("v_head_dim"),
         "q_lora_rank": config.integer("q_lora_rank", 0),
         "kv_lora_rank": config.integer("kv_lora_rank"),
-        "experts": config.integer("n_routed_experts"),
-        "top_k": config.integer("num_experts_per_tok"),
-        "moe_ffn_hidden_size": config.integer("moe_intermediate_size"),
-        "shared_experts": config.integer("n_shared_experts", 0, least=0),
-        "dense_layers": config.integer("first_k_dense_replace", 0, least=0),
-        "router": "sigmoid",
-        "load_balancing": "bias",
-        "route_scale": config.number("routed_scaling_factor", 2.5),
-        "n_group": config.integer("n_group", 8),
-        "topk_group": config.integer("topk_group", 4),
+        **sigmoid_experts(config, shared=0, dense_layers=0, route_scale=2.5, groups=8, top_groups=4),
     }
 
 

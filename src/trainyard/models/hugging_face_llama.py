@@ -27,8 +27,8 @@ def rope_base(config: HuggingFaceKeys, default: float) -> float:
     return config.number("rope_theta", default)
 
 
-def llama_family(config: HuggingFaceKeys, defaultrope_base: float = 10_000.0) -> dict[str, Any]:
-    """Model fields common to the Llama family: RMSNorm, RoPE, SwiGLU. `defaultrope_base`: of configs without a
+def llama_family(config: HuggingFaceKeys, default_rope_base: float = 10_000.0) -> dict[str, Any]:
+    """Model fields common to the Llama family: RMSNorm, RoPE, SwiGLU. `default_rope_base`: of configs without a
     base."""
     config.must("hidden_act", ["silu"], "only SwiGLU is modelled")
     config.must("attention_dropout", [0, 0.0], "dropout is not modelled")
@@ -42,14 +42,14 @@ def llama_family(config: HuggingFaceKeys, defaultrope_base: float = 10_000.0) ->
         "mlp": "swiglu",
         "position": "rope",
         "norm_eps": config.number("rms_norm_eps", 1e-6),
-        "rope_theta": rope_base(config, defaultrope_base),
+        "rope_theta": rope_base(config, default_rope_base),
         "tie_word_embeddings": config.flag("tie_word_embeddings"),
     }
 
 
-def llama_family_grouped(config: HuggingFaceKeys, defaultrope_base: float = 10_000.0) -> dict[str, Any]:
-    """The fields of `llama_family` and those of grouped-query attention. `defaultrope_base`: as there."""
-    common = llama_family(config, defaultrope_base)
+def llama_family_grouped(config: HuggingFaceKeys, default_rope_base: float = 10_000.0) -> dict[str, Any]:
+    """The fields of `llama_family` and those of grouped-query attention. `default_rope_base`: as there."""
+    common = llama_family(config, default_rope_base)
     heads, width = common["heads"], common["hidden_size"]
     if config.get("head_dim") is None and width % heads:
         raise BadFile(

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from trainyard.errors import BadFile
 from trainyard.models.hugging_face_config import HuggingFaceKeys, short
+from trainyard.models.hugging_face_experts import sigmoid_experts
 from trainyard.models.hugging_face_llama import kv_heads, rope_base
 
 
@@ -122,16 +123,7 @@ def glm4_moe(config: HuggingFaceKeys) -> dict[str, Any]:
         **_decoder(config, {}),
         "bias": "qkv" if config.flag("attention_bias") else "none",
         "qk_norm": config.flag("use_qk_norm"),
-        "experts": config.integer("n_routed_experts"),
-        "top_k": config.integer("num_experts_per_tok"),
-        "moe_ffn_hidden_size": config.integer("moe_intermediate_size"),
-        "shared_experts": config.integer("n_shared_experts", 1, least=0),
-        "dense_layers": config.integer("first_k_dense_replace", 1, least=0),
-        "router": "sigmoid",
-        "load_balancing": "bias",
-        "route_scale": config.number("routed_scaling_factor", 1.0),
-        "n_group": config.integer("n_group", 1),
-        "topk_group": config.integer("topk_group", 1),
+        **sigmoid_experts(config, shared=1, dense_layers=1, route_scale=1.0, groups=1, top_groups=1),
     }
 
 

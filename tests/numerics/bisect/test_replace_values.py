@@ -167,6 +167,20 @@ def test_stored_values_are_read_with_the_same_bits(
     assert reader.read(TensorKey(1, "forward", "Network", "", "output", "", 0, 0)) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
+def test_a_single_element_with_a_stride_is_stored(dtype: torch.dtype, tmp_path: Path) -> None:
+    """torch takes a tensor of one element for contiguous, whatever its stride is."""
+    values = torch.tensor([3, 4, 5, 6]).to(dtype).view(1, 4)[:, ::2][:, 1:]
+    assert values.stride(-1) == 2
+    key = TensorKey(0, "forward", "Network", "", "output", "", 0, 0)
+    writer = ValueWriter(tmp_path, 0)
+    writer.write(key, values)
+    writer.flush()
+    read = ValueReader(tmp_path, 0).read(key)
+    assert read is not None
+    assert torch.equal(read, values)
+
+
 def _damage_index(text: bytes) -> bytes:
     return text[: len(text) // 2]
 

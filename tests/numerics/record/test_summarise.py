@@ -258,3 +258,11 @@ def test_gradients_are_not_tracked() -> None:
 def test_shards_that_do_not_fit_are_refused(shape: tuple[int, ...], shard: Shard | None) -> None:
     with pytest.raises(BadInput):
         summarise(torch.zeros(2, 3), shard=shard, shape=shape)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int64])
+def test_a_single_element_with_a_stride_is_hashed(dtype: torch.dtype) -> None:
+    """torch takes a tensor of one element for contiguous, whatever its stride is."""
+    values = torch.tensor([3, 4, 5, 6]).to(dtype)[::2][1:]
+    assert values.stride(-1) == 2
+    assert summarise(values).hash == summarise(torch.tensor([5]).to(dtype)).hash

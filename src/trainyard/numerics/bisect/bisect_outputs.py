@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -124,13 +124,14 @@ def _first_divergences(a: Path, b: Path) -> dict[Change, Divergence]:
     matched = match_records(a, b)
     finder = DivergenceFinder(matched.a.tensors, matched.b.tensors, matched.alignment, matched.judgements)
     first: dict[Change, Divergence] = {}
-    for key, divergence in finder.find_all(matched.exact, _following_rows(matched)):
-        first.setdefault(_cause(key, DataFlow(matched.a.tensors, key.tensor.step)), divergence)
+    flows = {step: DataFlow(matched.a.tensors, step) for step in matched.common}
+    for key, divergence in finder.find_all(matched.exact, _following_rows(matched, flows)):
+        first.setdefault(_cause(key, flows[key.tensor.step]), divergence)
     return first
 
 
-def _following_rows(matched: MatchedRecords) -> set[int]:
-    """The differing rows that follow from others although values are replaced.
+def _following_rows(matched: MatchedRecords, flows: Mapping[int, DataFlow]) -> set[int]:
+    """The differing rows that follow from others although values are replaced. `flows`: of each step of A.
 
     Gradients of parameters are reduced over ranks and clipped by code outside of modules before the optimizer reads
     them, and they are replaced. Formats and shapes are not replaced.
@@ -138,7 +139,6 @@ def _following_rows(matched: MatchedRecords) -> set[int]:
     tensors, pairs, judged = matched.a.tensors, matched.alignment.pairs, matched.judgements
     differing = {pair.a: row for row, pair in enumerate(pairs) if judged.status[row] == "different"}
     replaced = {key for key in tensors if not key.tensor.operation}
-    flows = {step: DataFlow(tensors, step) for step in matched.common}
     following: set[int] = set()
     for key, row in differing.items():
         flow, kind = flows[key.tensor.step], judged.kinds[row]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from trainyard.numerics.record.recorder import Recorder
-from trainyard.numerics.tensor_record import Role, TensorKey
+from trainyard.numerics.tensor_record import Role, TensorKey, TensorRecord
 
 _ROLES = frozenset[Role](("output", "data", "input", "gradient", "weight", "optimizer_state"))
 
@@ -29,26 +29,18 @@ class BoundaryRecorder(Recorder):
     def _at_gradient(self, key: TensorKey, gradient: Tensor) -> Tensor | None:
         """Handles the gradient of an input or output. Returns another one that takes its place, or None."""
 
-    def _record(self, tensor: Tensor, role: Role, **options: Any) -> None:
-        count = len(self._records)
-        super()._record(tensor, role, **options)
-        if len(self._records) == count or role not in _ROLES:
-            return
-        key, local = self._records[-1].key, local_values(tensor)
-        if local is not None and not key.operation and (role != "gradient" or key.name):
-            self._at_value(key, local)
+    def _record(self, tensor: Tensor, role: Role, **options: Any) -> TensorRecord | None:
+        record = super()._record(tensor, role, **options)
+        if record is None or role not in _ROLES or record.operation or (role == "gradient" and not record.name):
+            return record
+        local = local_values(tensor)
+        if local is not None:
+            self._at_value(record.key, local)
+        return record
 
-    def _gradient_hook(self, path: str, call: int, output: int) -> Callable[[Tensor | None], Tensor | None]:
-        record = super()._gradient_hook(path, call, output)
-
-        def hook(gradient: Tensor | None) -> Tensor | None:
-            count = len(self._records)
-            record(gradient)
-            if gradient is None or len(self._records) == count or local_values(gradient) is not gradient:
-                return None
-            return self._at_gradient(self._records[-1].key, gradient)
-
-        return hook
+    def _at_output_gradient(self, gradient: Tensor, path: str, call: int, output: int) -> Tensor | None:
+        record = self._record(gradient, "gradient", module=path, call=call, output=output)
+        return self._at_gradient(record.key, gradient) if record and local_values(gradient) is gradient else None
 
     def _at_boundary(
         self, path: str, call: int, role: Literal["data", "input", "output"], tensors: list[Tensor]

@@ -25,7 +25,7 @@ class ValueRecorder(BoundaryRecorder):
 
     def _at_value(self, key: TensorKey, tensor: Tensor) -> None:
         with torch.no_grad(), _disable_current_modes():
-            values = tensor.detach().to("cpu").contiguous()
+            values = tensor.detach().to("cpu")
             try:
                 self._writer = self._writer or ValueWriter(self._folder, process_rank())
                 self._writer.write(key, values)

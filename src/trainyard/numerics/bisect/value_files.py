@@ -12,6 +12,7 @@ from torch import Tensor
 
 from trainyard.errors import BadFile
 from trainyard.numerics.bisect.value_index import StoredTensor, ValueIndex, read_index
+from trainyard.numerics.record.flat_values import flat_values
 from trainyard.numerics.tensor_record import TensorKey
 
 MOST_BYTES = 16 << 30
@@ -31,8 +32,8 @@ class ValueWriter:
         self._failure = ""
 
     def write(self, key: TensorKey, values: Tensor) -> None:
-        """Appends a tensor. `values`: contiguous, on the CPU."""
-        content = values.view(-1).view(torch.uint8).numpy().data if values.numel() else b""
+        """Appends a tensor. `values`: on the CPU."""
+        content = flat_values(values).view(torch.uint8).numpy().data if values.numel() else b""
         digest = hashlib.blake2b(content).digest()
         if digest not in self._offsets:
             offset = self._file.tell()

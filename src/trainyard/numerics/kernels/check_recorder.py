@@ -25,7 +25,7 @@ from trainyard.numerics.record.operation_name import operation_name
 from trainyard.numerics.record.process_rank import process_rank, process_ranks
 from trainyard.numerics.record.recorder import Recorder
 from trainyard.numerics.record.user_location import user_location
-from trainyard.numerics.tensor_record import Phase, Role
+from trainyard.numerics.tensor_record import Phase, Role, TensorRecord
 
 _Key = tuple[str, str, Phase]
 """Module, operation and phase."""
@@ -50,7 +50,8 @@ class CheckRecorder(Recorder):
     def _operation_mode(self) -> TorchDispatchMode:
         return CheckedOperations(self._choose, self._note_check, self._note_unchecked, self._request.most_elements)
 
-    def _record(self, tensor: Tensor, role: Role, **options: Any) -> None:
+    def _record(self, tensor: Tensor, role: Role, **options: Any) -> TensorRecord | None:
+        """Notes the device of a tensor, which is not recorded."""
         if role != "random_state":
             self._devices.add(tensor.device.type)
 

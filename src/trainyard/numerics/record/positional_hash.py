@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from trainyard.numerics.record.flat_values import flat_values
 from trainyard.numerics.record.scramble import scramble
 from trainyard.numerics.record.scratch import scratch
 
@@ -66,7 +67,7 @@ def hash_at(values: Tensor, indices: Tensor) -> Tensor:
 
 def _lanes(values: Tensor) -> Tensor:
     """The bits of each lane as int64, in scratch memory."""
-    bits = values.contiguous().view(_LANES[min(4, values.element_size())])
+    bits = flat_values(values).view(_LANES[min(4, values.element_size())])
     return scratch("lanes", len(bits), torch.int64, bits.device).copy_(bits)
 
 

@@ -202,15 +202,20 @@ class Recorder:
             self._trains = True
             self._record_random_state()
 
-    def _gradient_hook(self, path: str, call: int, output: int) -> Callable[[Tensor | None], None]:
+    def _gradient_hook(self, path: str, call: int, output: int) -> Callable[[Tensor | None], Tensor | None]:
         step = self._step
 
-        def hook(gradient: Tensor | None) -> None:
+        def hook(gradient: Tensor | None) -> Tensor | None:
             # compiled regions call hooks with None for outputs without a gradient
-            if gradient is not None and self.is_recording and step == self._step:
-                self._record(gradient, "gradient", module=path, call=call, output=output)
+            if gradient is None or not self.is_recording or step != self._step:
+                return None
+            return self._at_output_gradient(gradient, path, call, output)
 
         return hook
+
+    def _at_output_gradient(self, gradient: Tensor, path: str, call: int, output: int) -> Tensor | None:
+        """Records the gradient of an output of a module. Returns a gradient that takes its place, or None."""
+        self._record(gradient, "gradient", module=path, call=call, output=output)
 
     def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         """Records the gradients that the optimizer reads, and the scale of the loss."""
@@ -303,15 +308,15 @@ class Recorder:
         masks: bool = False,
         inputs: tuple[int, ...] | None = None,
         location: str | None = None,
-    ) -> None:
-        """Adds the record of a tensor. `module`, `call`, `phase`, `location`: None for the present ones; `inputs`: None
-        for the records that wrote the tensor."""
+    ) -> TensorRecord | None:
+        """Adds the record of a tensor and returns it; None if the tensor is not recorded. `module`, `call`, `phase`,
+        `location`: None for the present ones; `inputs`: None for the records that wrote the tensor."""
         if _is_symbolic(tensor):
-            return
+            return None
         inputs = self._writers.of([tensor]) if inputs is None else inputs
         if operation and 0 < self._most_elements < tensor.numel():
             self._writers.write(tensor, inputs)
-            return
+            return None
         if location is None:
             has_location = phase != "optimizer" and _present_phase() == "forward"
             location = user_location(sys._getframe(1)) if has_location else ""
@@ -324,22 +329,22 @@ class Recorder:
         index = len(self._records)
         self.device_types.add(tensor.device.type)
         self._writers.write(tensor, (index,))
-        self._records.append(
-            TensorRecord(
-                index=index,
-                step=self._step,
-                phase=phase,
-                role=role,
-                module=module[:1000],
-                operation=operation[:1000],
-                name=name[:1000],
-                call=call,
-                output=output,
-                inputs=inputs,
-                location=location,
-                **_summary_fields(self._summarise(tensor), masks),
-            )
+        record = TensorRecord(
+            index=index,
+            step=self._step,
+            phase=phase,
+            role=role,
+            module=module[:1000],
+            operation=operation[:1000],
+            name=name[:1000],
+            call=call,
+            output=output,
+            inputs=inputs,
+            location=location,
+            **_summary_fields(self._summarise(tensor), masks),
         )
+        self._records.append(record)
+        return record
 
     def _summarise(self, tensor: Tensor) -> Summary:
         """The summary of a tensor. The output of a module is often that of its last operation, which is known."""

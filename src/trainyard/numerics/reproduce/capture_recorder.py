@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trainyard.numerics.record.flat_values import flat_values
 from trainyard.numerics.record.process_rank import process_rank
 from trainyard.numerics.record.recorder import Recorder
 from trainyard.numerics.reproduce.capture_operations import CaptureOperations
 from trainyard.numerics.reproduce.captured_slice import CapturedInput, CapturedSlice, CaptureRequest
-from trainyard.numerics.tensor_record import Role
+from trainyard.numerics.tensor_record import Role, TensorRecord
 
 
 class CaptureRecorder(Recorder):
@@ -30,16 +31,15 @@ class CaptureRecorder(Recorder):
         self.capture = CaptureOperations(self, self.request.operations, of_shards=self.request.is_update)
         return self.capture
 
-    def _record(self, tensor: Tensor, role: Role, **options: Any) -> None:
-        count = len(self._records)
-        super()._record(tensor, role, **options)
-        if len(self._records) == count:
-            return
-        key = self._records[-1].key
-        if key in self._sources:
+    def _record(self, tensor: Tensor, role: Role, **options: Any) -> TensorRecord | None:
+        record = super()._record(tensor, role, **options)
+        if record is None:
+            return None
+        if record.key in self._sources:
             self.capture.note_inputs([tensor])
-        if key == self.request.result:
+        if record.key == self.request.result:
             self.capture.note_result(tensor)
+        return record
 
     def _before_optimizer(self, optimizer: Optimizer, *_: object) -> None:
         super()._before_optimizer(optimizer)
@@ -76,7 +76,9 @@ class CaptureRecorder(Recorder):
         inputs: list[CapturedInput] = []
         for described, value in self.capture.inputs:
             file = f"rank{rank}-{described.name}.bin"
-            (folder / file).write_bytes(value.view(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
+            (folder / file).write_bytes(
+                flat_values(value).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+            )
             inputs.append(msgspec.structs.replace(described, file=file))
         captured = CapturedSlice(
             inputs=tuple(inputs),

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from trainyard.numerics.record.flat_values import flat_values
 from trainyard.numerics.reproduce.captured_slice import CapturedInput
 
 _MOST_LITERAL = 8
@@ -74,7 +75,7 @@ def captured_source(value: Value, file: str) -> ValueSource:
     tensor = value.tensor
     if tensor.numel() <= _MOST_LITERAL and not tensor.is_complex():
         return ValueSource(f"torch.tensor({_literal(tensor.tolist())}, dtype={tensor.dtype})")
-    data = tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+    data = flat_values(tensor).view(torch.uint8).numpy().tobytes()
     text = base64.b64encode(zlib.compress(data, 9)).decode()
     if len(text) <= _MOST_EMBEDDED:
         return ValueSource(_with_format(tensor, f'load("{text}", {tensor.dtype}, {list(tensor.shape)})'))
