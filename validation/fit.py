@@ -1,15 +1,15 @@
-"""Fit the planner's constants to published measurements: `python -m validation.fit [NAME ...]` writes them to
+"""Fit the planner's constants to published measurements: `python -m validation.fit` writes them to
 src/trainyard/data/constants.
 
-For each set of constants, two quarters of the rows are fitted to, one quarter gives the spread, and one is held out for
-the report (`part`). A constant stays near its assumed value unless the rows disagree: least squares of
-log(predicted / measured) with a prior. Needs the published data next to the checkout.
+A quarter of the rows is held out (`is_fitted`). A constant stays near its value in the parent's set, or its assumed
+value, unless the rows disagree: least squares of log(predicted / measured) with a prior. Needs the published data next
+to the checkout.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,23 +21,33 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.formats import toml
-from trainyard.predict.calibrate.least_squares import PRIOR, solve
+from trainyard.predict.calibrate.least_squares import MAX_ITERATIONS, PRIOR, solve
 from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constant_sets import ConstantSet, assumed
 from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.fitted_range import FittedRange, range_of
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import step
 from validation import rows
 from validation.rows import Row
+from validation.sources import source
 
 ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT.parent / "shared" / "data" / "published" / "training_runs.csv.gz"
+MEGATRON = Path(__file__).parent / "megatron.csv"
+"""Tables of Megatron's two papers."""
 CONSTANTS = ROOT / "src" / "trainyard" / "data" / "constants"
 NOISE = 0.05
 """Standard deviation of the logarithm of a measured step time."""
-COVERED = 0.8
-"""Coverage of the prediction interval."""
+_GAIN = 1e-5
+"""Relative decrease of the cost below which the fit ends."""
+_ITERATIONS_FROM_START = 3
+"""Iterations from a start that was fitted to most of the rows."""
+_SMALL = 0.01
+"""Change of a constant's logarithm with which the sensitivity of a prediction is computed."""
+FEWEST = 3
+"""Fewest rows that constants are fitted to."""
 _UNSEEN = {
     "dense": {"grouped", "dispatch", "imbalance"},
     "flash": {"scores", "host_plain_s"},
@@ -51,43 +61,47 @@ _UNSEEN = {
 
 
 class Fit(NamedTuple):
+    """A set of constants: the rows of these devices and of this software, or of `also`. `parent`: the set whose
+    constants are the centre of the prior; if empty, these are the assumed ones."""
+
     name: str
     description: str
     devices: tuple[str, ...]
     software: str
-    wanted: Callable[[Row], bool]
+    parent: str = ""
+    also: tuple[str, ...] = ()
+
+    def wanted(self, row: Row) -> bool:
+        return row.machine in self.devices and row.software in (self.software, *self.also)
 
 
-HOPPER, BLACKWELL = ("h100", "h200", "h800"), ("b200", "b300", "gb200", "gb300")
+AMPERE, HOPPER = ("a100", "a100-40gb"), ("h100", "h200", "h800")
+BLACKWELL = ("b200", "b300", "gb200", "gb300")
 FITS = (
-    Fit("ampere-unfused", "Megatron of 2021 and 2022 on A100: float16, attention that writes its scores.",
-        ("a100", "a100-40gb"), "unfused", lambda row: row.source == "VIA-Research/vTrain"),
-    Fit("ampere-fsdp", "Sharded data parallelism on A100, eager, with fused attention.", ("a100", "a100-40gb"), "fsdp",
-        lambda row: row.machine.startswith("a100") and row.software == "fsdp"),
+    Fit("ampere-megatron-21", "Megatron of 2021 and 2022 on A100: float16, attention that writes its scores.", AMPERE,
+        "megatron-21"),
+    Fit("ampere-megatron-deepspeed", "Megatron-DeepSpeed of 2022 on A100.", AMPERE, "megatron-deepspeed",
+        parent="ampere-megatron-21"),
+    Fit("ampere-fsdp", "Sharded data parallelism on A100, eager, with fused attention.", AMPERE, "fsdp"),
     Fit("hopper-fsdp", "Sharded data parallelism on H100, eager, with fused attention.", HOPPER, "fsdp",
-        lambda row: row.machine in HOPPER and row.software == "fsdp"),
-    Fit("hopper-megatron", "Megatron Core on Hopper.", HOPPER, "megatron",
-        lambda row: row.machine in HOPPER and row.software.startswith("megatron")),
-    Fit("blackwell-megatron", "Megatron Core on Blackwell, since June 2026.", BLACKWELL, "megatron",
-        lambda row: row.machine in BLACKWELL and row.software == "megatron"),
+        parent="ampere-fsdp"),
+    Fit("hopper-megatron", "Megatron Core on Hopper.", HOPPER, "megatron", also=("megatron-25",)),
     Fit("blackwell-megatron-25", "Megatron Core on Blackwell, before June 2026.", BLACKWELL, "megatron-25",
-        lambda row: row.machine in BLACKWELL and row.software == "megatron-25"),
-    Fit("cdna3", "Megatron and sharded data parallelism on MI300X.", ("mi300x",), "megatron",
-        lambda row: row.machine == "mi300x"),
-    Fit("cdna3-1000w", "Megatron and sharded data parallelism on MI325X.", ("mi325x",), "megatron",
-        lambda row: row.machine == "mi325x"),
+        parent="hopper-megatron"),
+    Fit("blackwell-megatron", "Megatron Core on Blackwell, since June 2026.", BLACKWELL, "megatron",
+        parent="blackwell-megatron-25"),
+    Fit("cdna3", "Megatron and sharded data parallelism on MI300X.", ("mi300x",), "megatron", also=("fsdp",)),
+    Fit("cdna3-1000w", "Megatron and sharded data parallelism on MI325X.", ("mi325x",), "megatron", parent="cdna3",
+        also=("fsdp",)),
     Fit("trainium", "Neuron's libraries on Trainium1, taken for its successors too.", ("trn1", "trn2", "trn3"),
-        "megatron", lambda row: row.machine == "trn1"),
-    Fit("blackwell-fsdp", "Sharded data parallelism on Blackwell.", BLACKWELL, "fsdp",
-        lambda row: row.machine in BLACKWELL and row.software == "fsdp"),
+        "megatron"),
 )  # fmt: skip
 
 
-def part(row: Row) -> str:
-    """`fit`, `spread` or `report`; always the same for a configuration. Nothing is fitted to hybrids."""
-    if row.kind == "hybrid":
-        return "report"
-    return ("fit", "fit", "spread", "report")[crc32(row.id.encode()) % 4]
+def is_fitted(row: Row) -> bool:
+    """Whether constants are fitted to the row: not to those of sources that only judge, and not to a quarter of the
+    others, always the same ones."""
+    return source(row.source).role == "fit" and crc32(row.id.encode()) % 4 != 3
 
 
 def columns(chosen: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
@@ -96,7 +110,7 @@ def columns(chosen: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
     ranks: list[RankHardware] = []
     for row in chosen:
         machine = rows.machine_of(row)
-        rank = hardware.of_machine(machine, *rows.precision_of(row, machine))
+        rank = hardware.of_machine(machine, *rows.precision_of(row.precision, machine))
         ranks.append(replace(rank, inter_node=cases.column(row.fabric)) if row.fabric else rank)
     where = RankHardware(
         **{field.name: np.concatenate([getattr(rank, field.name) for rank in ranks]) for field in fields(RankHardware)}
@@ -124,45 +138,90 @@ def free(chosen: Sequence[Row]) -> list[str]:
     return [name for name in Constants._fields if name not in fixed]
 
 
-def fit(chosen: Sequence[Row], names: Sequence[str], before: Constants, prior: float = PRIOR) -> Constants:
-    """Constants with those of `names` fitted, near their values in `before`."""
+def fit(chosen: Sequence[Row], prior: Constants, start: Constants | None = None) -> Constants:
+    """Constants fitted to rows, near their values in `prior`. `start`: the first estimate."""
     batch, where, seconds = columns(chosen)
+    noise = np.hypot(NOISE, [log_spread(row, prior) for row in chosen])
 
     def residuals(constants: Constants) -> npt.NDArray[np.float64]:
-        errors = np.log(step.step(batch, where, constants).wall / seconds) / NOISE
+        errors = np.log(step.step(batch, where, constants).wall / seconds) / noise
         # Charbonnier loss: robust to a few outliers
         return np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
 
-    return solve(before, names, residuals, prior)
+    iterations = _ITERATIONS_FROM_START if start else MAX_ITERATIONS
+    return solve(prior, free(chosen), residuals, start=start, gain=_GAIN, iterations=iterations)
 
 
-def spread(chosen: Sequence[Row], tuned: Constants) -> dict[str, tuple[float, float]]:
-    """Kind -> bounds of measured over predicted: split conformal prediction (Vovk et al. 2005) with equal tails."""
-    bounds: dict[str, tuple[float, float]] = {}
-    for kind in sorted({row.kind for row in chosen}):
-        own = [row for row in chosen if row.kind == kind]
-        expected, seconds = predicted(own, tuned)
-        ratios, tail = np.sort(seconds / expected), (1 - COVERED) / 2
-        rank = np.floor((len(own) + 1) * tail) - 1
-        if rank < 0:
+def log_spread(row: Row, constants: Constants) -> float:
+    """Root mean square of the logarithm of the prediction over what the source leaves open, relative to the setting
+    that is assumed."""
+    if not row.possibilities:
+        return 0.0
+    possible = [replace(row, columns=row.columns | columns) for columns in row.possibilities]
+    expected, _ = predicted([row, *possible], constants)
+    return float(np.sqrt(np.mean(np.log(expected[1:] / expected[0]) ** 2)))
+
+
+class Fitted(NamedTuple):
+    """A set of constants and the rows it was fitted to."""
+
+    target: Fit
+    rows: tuple[Row, ...]
+    constants: Constants
+    prior: Constants
+
+
+def fit_all(every: Sequence[Row], starts: Mapping[str, Fitted] | None = None) -> dict[str, Fitted]:
+    """Each set of constants with enough rows, by name, a parent before its children. `starts`: the same fits to more
+    rows; one whose rows and prior are unchanged is not repeated."""
+    fitted: dict[str, Fitted] = {}
+    for target in FITS:
+        chosen = tuple(row for row in every if target.wanted(row) and row.kind != "hybrid")
+        if len(chosen) < FEWEST:
             continue
-        bounds[kind] = (round(float(ratios[int(rank)]), 4), round(float(ratios[-1 - int(rank)]), 4))
-    return bounds
+        parent, known = fitted.get(target.parent), (starts or {}).get(target.name)
+        prior = parent.constants if parent else assumed(rows.machine_of(chosen[0]))
+        if known and (known.rows, known.prior) == (chosen, prior):
+            fitted[target.name] = known
+        else:
+            constants = fit(chosen, prior, known.constants if known else None)
+            fitted[target.name] = Fitted(target, chosen, constants, prior)
+    return fitted
 
 
-def tuned(target: Fit, every: Sequence[Row]) -> ConstantSet:
-    """The set of constants fitted to the rows of `target`."""
-    mine = [row for row in every if target.wanted(row)]
-    fitted = [row for row in mine if part(row) == "fit"]
-    names = free(fitted)
-    constants = fit(fitted, names, assumed(rows.machine_of(fitted[0])))
+def moved_by(fitted: Fitted) -> dict[str, int]:
+    """Name of a constant -> number of rows that move it: whose prediction changes by more than the noise if the
+    constant changes by one standard deviation of its prior."""
+    batch, where, _ = columns(fitted.rows)
+    wall = np.log(step.step(batch, where, fitted.constants).wall)
+    counts: dict[str, int] = {}
+    for name in free(fitted.rows):
+        nearer = fitted.constants._replace(**{name: getattr(fitted.constants, name) * np.exp(-_SMALL)})
+        change = (wall - np.log(step.step(batch, where, nearer).wall)) / _SMALL * PRIOR
+        counts[name] = int(np.sum(np.abs(change) > NOISE))
+    return counts
+
+
+def constant_set(fitted: Fitted) -> ConstantSet:
+    """The set of constants as it is stored: those that some row moves, and those that its prior has from its parent."""
+    target, chosen = fitted.target, fitted.rows
+    moved = {name: count for name, count in moved_by(fitted).items() if count}
+    values = fitted.constants._asdict()
+    stored = [name for name in values if name in moved or values[name] != getattr(Constants(), name)]
+    by_kind = {kind: [row for row in chosen if row.kind == kind] for kind in sorted({row.kind for row in chosen})}
     return ConstantSet(
         name=target.name, description=target.description, devices=target.devices, software=target.software,
-        rows=len(fitted),
-        source=", ".join(sorted({row.source for row in fitted})), date=datetime.now(UTC).date().isoformat(),
-        prediction_intervals=spread([row for row in mine if part(row) == "spread"], constants),
-        constants={name: float(f"{getattr(constants, name):.4g}") for name in names},
+        rows=len(chosen), source=", ".join(sorted({row.source for row in chosen})),
+        date=datetime.now(UTC).date().isoformat(), ranges={kind: range_of_rows(own) for kind, own in by_kind.items()},
+        parent=target.parent, moved_by=moved,
+        constants={name: float(f"{values[name]:.4g}") for name in stored},
     )  # fmt: skip
+
+
+def range_of_rows(chosen: Sequence[Row]) -> FittedRange:
+    """The range of rows."""
+    owners, machines, software = zip(*((row.owner, row.machine, row.software) for row in chosen), strict=True)
+    return range_of(columns(chosen)[0], owners, machines, software)
 
 
 def write(constants: ConstantSet) -> str:
@@ -177,14 +236,11 @@ def usable(every: Sequence[Row]) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="sets to fit; default: all")
-    wanted = parser.parse_args().names
-    every = usable(rows.read(PUBLISHED))
-    CONSTANTS.mkdir(exist_ok=True)
-    for target in FITS:
-        if not wanted or target.name in wanted:
-            (CONSTANTS / f"{target.name}.toml").write_text(write(tuned(target, every)), "utf-8")
-            print(target.name)
+    parser.parse_args()
+    every = [row for row in usable([*rows.read(PUBLISHED), *rows.read(MEGATRON)]) if is_fitted(row)]
+    for name, fitted in fit_all(every).items():
+        (CONSTANTS / f"{name}.toml").write_text(write(constant_set(fitted)), "utf-8")
+        print(name)
 
 
 if __name__ == "__main__":

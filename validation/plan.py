@@ -1,5 +1,5 @@
 """The planner's step times and memory against published measurements: `make validate`, or `make validate ROWS=FILE`
-for any file with the same columns. Prints a table, and writes validation/out/plan.json.
+for any file with the same columns. Prints tables, and writes validation/out/plan.json.
 
 Constants were fitted to some of the published rows (validation/fit.py). Of these sources only held-out rows are counted
 here; of any other file all rows are. Unsupported configurations are listed with the reason. Without the published data
@@ -20,16 +20,16 @@ import numpy as np
 from rich.console import Console
 
 from trainyard.errors import TrainyardError
-from trainyard.predict.inputs import cases, constant_sets
+from trainyard.predict.inputs import cases, constant_sets, machine_model
+from trainyard.predict.inputs.prediction_interval import Interval, interval_of
 from trainyard.predict.memory import framework_memory
 from trainyard.report.render.terminal import print_table
 from trainyard.report.view.view import Column, Table
-from validation import fit, rows
+from validation import fit, interval_tables, intervals, left_out, rows
+from validation.intervals import Prediction
 from validation.rows import Row
 
 OUT = Path(__file__).parent / "out" / "plan.json"
-MEGATRON = Path(__file__).parent / "megatron.csv"
-"""Tables of two papers on a cluster that no constants were fitted to."""
 ENOUGH = 30
 """Rows a group needs for its errors to be judged."""
 ANCHORS = 4
@@ -39,15 +39,25 @@ _SCALE = 0.2
 WORST = 3
 
 
-def errors(chosen: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
-    """Relative errors (predicted over measured, less 1) of rows of one device and software, and whether the prediction
-    interval contains the measured time."""
+def errors(chosen: Sequence[Row]) -> tuple[np.ndarray, list[Prediction]]:
+    """Relative errors (predicted over measured, less 1) of rows of one device and software, and their prediction
+    intervals."""
     machine = rows.machine_of(chosen[0])
     known = constant_sets.choose(machine, chosen[0].software)
     expected, seconds = fit.predicted(chosen, known.values())
-    low, high = known.interval(chosen[0].kind)
-    ratio = seconds / expected
-    return expected / seconds - 1, (low <= ratio) & (ratio <= high)
+    predictions = [
+        Prediction(_interval(row), float(np.log(ratio)), fit.log_spread(row, known.values()))
+        for row, ratio in zip(chosen, seconds / expected, strict=True)
+    ]
+    return expected / seconds - 1, predictions
+
+
+def _interval(row: Row) -> Interval:
+    """The prediction interval of a row."""
+    machine = rows.machine_of(row)
+    compute, low = rows.precision_of(row.precision, machine)
+    model = machine_model.build(machine, row.software, low or compute)
+    return interval_of(model, cases.build(**row.columns))
 
 
 def anchored(errors: np.ndarray) -> np.ndarray:
@@ -61,16 +71,22 @@ def anchored(errors: np.ndarray) -> np.ndarray:
 
 def group(name: tuple[str, str, str], chosen: Sequence[Row]) -> dict[str, Any]:
     """The figures of one source, device and kind of model."""
-    off, covered = np.empty(len(chosen)), np.empty(len(chosen), bool)
+    off, predictions = np.empty(len(chosen)), np.empty(len(chosen), object)
     by_constants: dict[tuple[str, str], list[int]] = defaultdict(list)
     for index, row in enumerate(chosen):
         by_constants[row.machine, row.software].append(index)
     for indices in by_constants.values():
-        off[indices], covered[indices] = errors([chosen[index] for index in indices])
+        off[indices], predictions[indices] = errors([chosen[index] for index in indices])
+    covered = np.array([prediction.holds for prediction in predictions])
+    calibrated = np.array([prediction.interval.calibrated for prediction in predictions])
+    widths = [prediction.width for prediction in predictions[calibrated]]
     worst = sorted(range(len(chosen)), key=lambda index: -abs(off[index]))[:WORST]
     figures: dict[str, Any] = {
         "source": name[0], "device": name[1], "kind": name[2], "n": len(chosen), "mape": float(np.mean(np.abs(off))),
         "median": float(np.median(np.abs(off))), "bias": float(np.mean(off)), "coverage": float(np.mean(covered)),
+        "calibrated_n": int(np.sum(calibrated)),
+        "calibrated_coverage": float(np.mean(covered[calibrated])) if np.any(calibrated) else None,
+        "calibrated_width": float(np.median(widths)) if len(widths) else None,
         "worst": [{"id": chosen[index].id, "error": round(float(off[index]), 4)} for index in worst],
     }  # fmt: skip
     if len(chosen) > ANCHORS:
@@ -101,7 +117,7 @@ def validate(every: Sequence[Row], known: bool) -> dict[str, Any]:
             sized[key].append(row)
         if row.reason or not row.seconds:
             continue
-        if known and fit.part(row) != "report" and any(target.wanted(row) for target in fit.FITS):
+        if known and fit.is_fitted(row) and row.kind != "hybrid":
             fitted += 1
         else:
             timed[key].append(row)
@@ -117,11 +133,15 @@ def validate(every: Sequence[Row], known: bool) -> dict[str, Any]:
 
 
 def show(figures: dict[str, Any], console: Console) -> None:
-    heads = ("mean, %", "median, %", "bias, %", "in interval, %", "after 4 anchors, %")
+    heads = (
+        "mean, %", "median, %", "bias, %", "in interval, %", "calibrated", "in calibrated, %", "width",
+        "after 4 anchors, %",
+    )  # fmt: skip
     lines = [
         (
             f"{entry['source']}, {entry['device']}, {entry['kind']}", entry["n"],
-            *(100 * entry[name] for name in ("mape", "median", "bias", "coverage")),
+            *(100 * entry[name] for name in ("mape", "median", "bias", "coverage")), entry["calibrated_n"],
+            100 * entry["calibrated_coverage"] if entry["calibrated_n"] else None, entry["calibrated_width"],
             100 * entry["after_anchors"]["mape"] if "after_anchors" in entry else None,
             f"{entry['worst'][0]['id']} {entry['worst'][0]['error'] * 100:+.0f} %",
         )
@@ -146,19 +166,43 @@ def show(figures: dict[str, Any], console: Console) -> None:
     console.print(f"{figures['fitted_rows_left_out']} rows are left out: constants or intervals were fitted to them.")
 
 
+def show_intervals(every: Sequence[Row], console: Console) -> None:
+    """Prints the tables of the rows whose source or device was left out (`left_out.py`)."""
+    judged = intervals.judge(left_out.read())
+    by_owner = [entry for entry in judged if entry[0].split == "owner"]
+    by_machine = [entry for entry in judged if entry[0].split == "machine"]
+    used = [row for row in fit.usable(every) if left_out.is_used(row)]
+    for table in (
+        interval_tables.coverage_table("Sources left out", by_owner, lambda residual: residual.owner),
+        interval_tables.coverage_table("Devices left out", by_machine, lambda residual: residual.machine),
+        interval_tables.coverage_table("By distance, both", judged, interval_tables.distance_class),
+    ):
+        console.print()
+        print_table(table, console)
+    console.print(
+        f"\nThe {interval_tables.WORST} largest errors of left-out sources, and how they differ from the fitted rows:"
+    )
+    for line in interval_tables.worst_rows(judged, {row.id: row for row in used}, used):
+        console.print(f"  {line}", markup=False)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=None, help="a file with the columns of the published one")
     chosen = parser.parse_args().rows
-    paths = [chosen] if chosen else [path for path in (fit.PUBLISHED, MEGATRON) if path.is_file()]
+    paths = [chosen] if chosen else [path for path in (fit.PUBLISHED, fit.MEGATRON) if path.is_file()]
     try:
-        figures = validate([row for path in paths for row in rows.read(path)], known=chosen is None)
+        every = [row for path in paths for row in rows.read(path)]
+        figures = validate(every, known=chosen is None)
     except TrainyardError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     OUT.parent.mkdir(exist_ok=True)
     OUT.write_text(json.dumps(figures, indent=1) + "\n", "utf-8")
-    show(figures, Console(width=160))
+    console = Console(width=160)
+    show(figures, console)
+    if chosen is None and fit.PUBLISHED.is_file():
+        show_intervals(every, console)
     return 0
 
 

@@ -5,8 +5,10 @@ An id is `<configuration>.<metric>`. Unsupported configurations are kept with th
 
 from __future__ import annotations
 
+import collections
 import csv
 import gzip
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable
@@ -22,11 +24,13 @@ from trainyard.errors import BadFile
 from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.models import presets
-from trainyard.predict.inputs import cases
+from trainyard.predict.economics import step_cost
+from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, PLAIN, of_model
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import partition, schedules
+from validation.sources import source
 
 COLUMNS = (
     "id", "source_url", "model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq",
@@ -38,7 +42,8 @@ COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class Row:
     """One configuration. `columns`: the arguments of `cases.build`, empty if the configuration is unsupported for
-    `reason`; `seconds`: of a step, 0 if only memory was measured; `peak_bytes`: of memory, 0 if not measured."""
+    `reason`; `seconds`: of a step, 0 if only memory was measured; `peak_bytes`: of memory, 0 if not measured;
+    `possibilities`: values of columns that the source leaves open, one of which `columns` has."""
 
     id: str
     source: str
@@ -53,6 +58,12 @@ class Row:
     peak_bytes: float
     notes: str
     reason: str = ""
+    possibilities: tuple[dict[str, float], ...] = ()
+
+    @property
+    def owner(self) -> str:
+        """The owner of its source, whose rows are left out together."""
+        return source(self.source).owner
 
     @property
     def reserved(self) -> bool:
@@ -109,6 +120,9 @@ _SHARDED = ("zero3", "zero2", "fsdp", "hsdp", "full_shard")
 _GRACE = ("gb200", "gb300")
 _RANK, _MANY = 16.0, 8.0
 """Defaults if a source does not give them: the rank of adapters, and micro-batches per stage and step."""
+_MEGATRON_DEEPSPEED = ("bloom", "gpt-neox", "mt-nlg")
+"""Models that were trained with Megatron-DeepSpeed."""
+_UNPACKED = re.compile(r"unpacked|(?:not|without) pack", re.IGNORECASE)
 _OLD = (26, 4)
 """The last Megatron release (year, month) before its much faster experts."""
 _STAGES = re.compile(r"V(?:PP?|pp)=(\d+)")
@@ -138,26 +152,69 @@ class _Refused(Exception):
 def _row(name: str, lines: list[dict[str, str]]) -> Row:
     first, notes = lines[0], "; ".join(dict.fromkeys(line["notes"] for line in lines))
     values = {key: _first(line[key] for line in lines) for key in COLUMNS}
-    machine = MACHINES.get(values["accelerator"], "")
+    machine, origin = MACHINES.get(values["accelerator"], ""), source(_source(first["source_url"]))
     columns: dict[str, float] = {}
+    possibilities: tuple[dict[str, float], ...] = ()
     seconds, reason = 0.0, ""
     try:
-        columns = _columns(values, notes)
+        _refuse_unclear(first["source_url"], notes)
+        columns = _columns(values, notes) | origin.states
         seconds = _seconds(lines, columns, values, notes)
         if not machine or machine not in machines.known():
             raise _Refused(f"no machine file for accelerator {values['accelerator'] or '(not given)'}")
         if not values["activation_ckpt"] and machine not in _GRACE:
             columns |= _recomputed(columns, machine)
+        _refuse_impossible(columns, seconds, machine, precision_of(values["precision"].lower(), machines.load(machine)))
+        possibilities = _possibilities(values, columns, origin.states, notes)
     except _Refused as error:
         columns, reason = {}, str(error)
     peak = next((float(line["value"]) for line in lines if line["metric"] == "peak_mem_gib" and line["value"]), 0.0)
     unit = 1e9 if "decimal GB" in notes else 2**30
     low = values["precision"].lower()
     return Row(
-        id=name, source=_source(first["source_url"]), accelerator=values["accelerator"], kind=_kind(columns),
-        machine=machine, software=_software(values, columns, notes), precision=low, columns=columns,
+        id=name, source=origin.name, accelerator=values["accelerator"], kind=_kind(columns),
+        machine=machine, software=origin.software or _software(values, columns, notes), precision=low, columns=columns,
         fabric=_fabric(notes, machine), seconds=seconds, peak_bytes=peak * unit, notes=notes, reason=reason,
+        possibilities=possibilities,
     )  # fmt: skip
+
+
+def _refuse_unclear(url: str, notes: str) -> None:
+    """Raises `_Refused` for a row that does not say what was measured."""
+    if "second-hand" in notes or "quoted in" in url:
+        raise _Refused("second-hand: the figure was not read in its publication")
+    if _UNPACKED.search(notes):
+        raise _Refused("fine-tuning on sequences that are not packed: the tokens per second count padding")
+
+
+def _refuse_impossible(columns: dict[str, float], seconds: float, machine: str, formats: tuple[str, str]) -> None:
+    """Raises `_Refused` if the step implies more than the devices' peak, with recomputation of whole layers."""
+    if not seconds:
+        return
+    case, rank = cases.build(**columns), hardware.of_machine(machines.load(machine), *formats)
+    full = columns["activation_checkpoint"] == ACTIVATION_CHECKPOINTS.index("full")
+    passes = 1 + 1 / (3 * columns["activation_checkpoint_every"]) if full and not columns["adapters"] else 1.0
+    peak = float((rank.low_peak if columns["low_precision"] else rank.peak)[0])
+    share = float(step_cost.model_flops(case)[0]) * passes / (seconds * float(case.ranks[0]) * peak)
+    if share > 1:
+        raise _Refused(f"its step implies {share:.0%} of the devices' peak")
+
+
+def _possibilities(
+    values: dict[str, str], columns: dict[str, float], states: dict[str, float], notes: str
+) -> tuple[dict[str, float], ...]:
+    """The values that settings may have which the source states neither in the row nor in its text."""
+    choices: list[list[dict[str, float]]] = []
+    if not values["activation_ckpt"]:
+        guess = {name: columns[name] for name in ("activation_checkpoint", "activation_checkpoint_every")}
+        more = 2.0 if guess["activation_checkpoint"] else 1.0
+        choices.append([guess, {"activation_checkpoint": more, "activation_checkpoint_every": 1.0}])
+    if "flash" not in states and "flash" not in notes.lower() and values["accelerator"].startswith(("A100", "V100")):
+        choices.append([{"flash": 0.0}, {"flash": 1.0}])
+    if "sequence_parallel" not in states and columns["tp"] > 1:
+        choices.append([{"sequence_parallel": 0.0}, {"sequence_parallel": 1.0}])
+    combinations = (dict(collections.ChainMap(*combination)) for combination in itertools.product(*choices))
+    return tuple(combinations) if choices else ()
 
 
 def _recomputed(columns: dict[str, float], machine: str) -> dict[str, float]:
@@ -341,14 +398,15 @@ def _kind(columns: dict[str, float]) -> str:
 
 
 def _software(values: dict[str, str], columns: dict[str, float], notes: str) -> str:
-    """Software whose overheads apply: Megatron of 2021 (unfused attention), sharded data parallelism, or Megatron
-    Core."""
-    if columns and not columns["flash"]:
-        return "unfused"
-    zero = values["zero_or_fsdp"].lower()
-    if zero.startswith(_SHARDED):
-        return "fsdp"
+    """Software whose overheads apply: sharded data parallelism (not Megatron's own, in NeMo containers),
+    Megatron-DeepSpeed, Megatron of 2021 (unfused attention), or Megatron Core."""
     release = _RELEASE.search(notes)
+    if not release and values["zero_or_fsdp"].lower().startswith(_SHARDED):
+        return "fsdp"
+    if "DeepSpeed" in notes or values["model"].lower().startswith(_MEGATRON_DEEPSPEED):
+        return "megatron-deepspeed"
+    if columns and not columns["flash"]:
+        return "megatron-21"
     return "megatron-25" if release and (int(release[1]), int(release[2])) <= _OLD else "megatron"
 
 
@@ -376,10 +434,11 @@ def machine_of(row: Row) -> Machine:
     return machines.load(row.machine)
 
 
-def precision_of(row: Row, machine: Machine) -> tuple[str, str]:
-    """Compute dtype of a row, and dtype of its layers' matrix products if lower; both have a peak on the device."""
-    compute = "float16" if "fp16" in row.precision and "bf16" not in row.precision else "bfloat16"
-    low: Any = "float4" if "fp4" in row.precision else "float8" if "fp8" in row.precision else ""
+def precision_of(precision: str, machine: Machine) -> tuple[str, str]:
+    """Compute dtype of a row's `precision`, and dtype of its layers' matrix products if lower; both have a peak on the
+    device."""
+    compute = "float16" if "fp16" in precision and "bf16" not in precision else "bfloat16"
+    low: Any = "float4" if "fp4" in precision else "float8" if "fp8" in precision else ""
     peaks = machine.device.peak
     low = low if low in peaks else "float8" if low and "float8" in peaks else ""
     return (compute if compute in peaks else next(iter(peaks))), low

@@ -380,20 +380,10 @@ def test_constants_are_claims() -> None:
         claims = constants.claims
         assert len(claims) == len(Constants._fields)
         assert all(claim.source and claim.value > 0 for claim in claims)
-        for low, high in constants.prediction_intervals.values():
-            assert 0 < low < 1.2
-            assert high > low
     with refused(BadInput, "warp"):
         constant_sets.ConstantSet(
             name="x", description="", devices=(), software="fsdp", source="", date="", rows=1, constants={"warp": 1.0}
         )
-
-
-def test_unmeasured_machines_have_the_assumed_interval() -> None:
-    known = constant_sets.choose(machine.load("h100"), "fsdp")
-    assert known.interval("dense") != constant_sets.ASSUMED
-    for name in ("mi300x", "trn2"):
-        assert constant_sets.choose(machine.load(name), "megatron").interval("dense") == constant_sets.ASSUMED
 
 
 def example() -> Job:

@@ -22,8 +22,9 @@ from trainyard.predict.calibrate import fit_constants, machine_file, probed_mach
 from trainyard.predict.calibrate.fit_constants import MeasuredRun
 from trainyard.predict.calibrate.least_squares import solve
 from trainyard.predict.calibrate.probed_machine import COLLECTIVES, ProbedTime
-from trainyard.predict.inputs import cases, constant_sets, hardware
+from trainyard.predict.inputs import cases, constant_sets, hardware, machine_model
 from trainyard.predict.inputs.constants import SHARES, Constants
+from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED, interval_of
 from trainyard.predict.time import predicted_ledger, step
 from trainyard.predict.time.layer import product
 from trainyard.predict.time.shapes import Product
@@ -160,8 +161,9 @@ def test_fitted_constants_predict_another_run(scales):
 
 def test_planner_uses_the_machines_own_spread():
     own = replace(HERE, prediction_interval=(0.9, 1.2))
-    assert constant_sets.choose(own, "fsdp").interval("dense") == (0.9, 1.2)
-    assert constant_sets.choose(HERE, "fsdp").interval("dense") == constant_sets.ASSUMED
+    case = cases.of_jobs([a_job(LAYOUTS[0])])
+    assert interval_of(machine_model.build(own, "fsdp", "float32"), case) == (0.9, 1.2, True)
+    assert interval_of(machine_model.build(HERE, "fsdp", "float32"), case) == NOT_CALIBRATED
 
 
 def test_unknown_constant_is_refused():

@@ -13,25 +13,33 @@ Residuals = Callable[[Constants], npt.NDArray[np.float64]]
 """Constants -> residual of each prediction, in units of its expected standard deviation."""
 PRIOR = 0.4
 """Standard deviation of a constant's logarithm around its assumed value."""
-_MAX_ITERATIONS, _DIFFERENCE_STEP = 100, 1e-4
-"""Iterations, and the step in a logarithm with which the Jacobian is computed as a difference quotient."""
+MAX_ITERATIONS, _DIFFERENCE_STEP = 100, 1e-4
+"""Most iterations, and the step in a logarithm with which the Jacobian is computed as a difference quotient."""
 _FIRST_DAMPING, _DAMPING_FACTOR, _MAX_DAMPING = 1e-3, 4, 1e12
-_CONVERGED_GAIN = 1e-9
+CONVERGED_GAIN = 1e-9
 """Relative decrease of the cost below which an iteration is the last."""
 _LARGEST_LOG_SHARE = -1e-6
 """Largest logarithm of a share, just below that of 1."""
 
 
 def solve(
-    assumed: Constants, names: Sequence[str], residuals: Residuals, prior: float | Sequence[float] = PRIOR
+    assumed: Constants,
+    names: Sequence[str],
+    residuals: Residuals,
+    prior: float | Sequence[float] = PRIOR,
+    start: Constants | None = None,
+    gain: float = CONVERGED_GAIN,
+    iterations: int = MAX_ITERATIONS,
 ) -> Constants:
-    """Fits the constants `names` with the Levenberg-Marquardt method, starting from `assumed`, and returns all
-    constants, the others unchanged. Shares stay between 0 and 1, constants of `AT_LEAST_ONE` at 1 or more. `residuals`:
-    function from constants to the errors that are squared; `prior`: standard deviation of the logarithms around the
-    assumed values, of all or one per name. Each logarithm's distance from its assumed value, over `prior`, is one more
-    error."""
+    """Fits the constants `names` with the Levenberg-Marquardt method, and returns all constants, the others as in
+    `assumed`. `start`: the first estimate; default: `assumed`. `gain`, `iterations`: as `CONVERGED_GAIN` and
+    `MAX_ITERATIONS`. Shares stay between 0 and 1, constants of `AT_LEAST_ONE` at 1 or more. `residuals`: function from
+    constants to the errors that are squared; `prior`: standard deviation of the logarithms around the assumed values,
+    of all or one per name. Each logarithm's distance from its assumed value, over `prior`, is one more error."""
     # Logarithms, [name], and their bounds.
-    start = np.log([getattr(assumed, name) for name in names])
+    centre, first_logs = (
+        np.log([getattr(constants, name) for name in names]) for constants in (assumed, start or assumed)
+    )
     upper = np.array([_LARGEST_LOG_SHARE if name in SHARES else np.inf for name in names])
     lower = np.array([0.0 if name in AT_LEAST_ONE else -np.inf for name in names])
 
@@ -41,12 +49,12 @@ def solve(
 
     def weighted_errors(logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Errors of the measurements, then of the prior, all in standard deviations."""
-        return np.concatenate([residuals(to_constants(logs)), (logs - start) / np.asarray(prior)])
+        return np.concatenate([residuals(to_constants(logs)), (logs - centre) / np.asarray(prior)])
 
-    logs: npt.NDArray[np.float64] = np.clip(start, lower, upper)
+    logs: npt.NDArray[np.float64] = np.clip(first_logs, lower, upper)
     damping: float = _FIRST_DAMPING
     errors = weighted_errors(logs)
-    for _ in range(_MAX_ITERATIONS):
+    for _ in range(iterations):
         jacobian = np.stack(
             [
                 (weighted_errors(logs + _DIFFERENCE_STEP * direction) - errors) / _DIFFERENCE_STEP
@@ -65,6 +73,6 @@ def solve(
                 logs, errors, damping = trial, trial_errors, damping / _DAMPING_FACTOR
                 break
             damping *= _DAMPING_FACTOR
-        if old_cost - errors @ errors < _CONVERGED_GAIN * (1 + old_cost):
+        if old_cost - errors @ errors < gain * (1 + old_cost):
             break
     return to_constants(logs)

@@ -22,6 +22,7 @@ from trainyard.predict.hetero.fleet import FleetPart
 from trainyard.predict.hetero.pipelines import PipelineTable
 from trainyard.predict.inputs.cases import Cases, Column, column
 from trainyard.predict.inputs.layout_space import AXES
+from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
 from trainyard.predict.memory.framework_memory import RESERVED
 from trainyard.predict.memory.memory_parts import MemoryParts
 from trainyard.predict.pipeline import stages, step_bounds
@@ -236,20 +237,18 @@ def _make_plan(
     memory: MemoryParts,
     fullest: int,
 ) -> Plan:
-    """The plan of a step: its ledger, the widest prediction interval of the parts' constants, and the memory of the
+    """The plan of a step: its ledger, an assumed prediction interval, and the memory of the
     stage `fullest`. `job`: the job with the pipeline's layout; `parts`: in the order of the pipeline; `memory`: bytes
     per rank of each stage."""
     models, depth = pipeline.table.part_models, len(pipeline.layers_per_stage)
     part_names = ", ".join(str(part) for part in parts)
     ledger = predicted_ledger.ledger(step_time, index=0, ranks=job.layout.ranks, source=part_names)
-    model_kind = "experts" if float(pipeline.case.experts[0]) else "dense"
-    intervals = [model.tuned.interval(model_kind) for model in models]
-    low, high = min(low for low, _ in intervals), max(high for _, high in intervals)
+    low, high = NOT_CALIBRATED.bounds(ledger.wall_ns)  # no step of a mixed cluster was measured
     return Plan(
         job=job,
         ledger=ledger,
-        low=min(ledger.wall_ns, round(ledger.wall_ns * low)),
-        high=max(ledger.wall_ns, round(ledger.wall_ns * high)),
+        low=low,
+        high=high,
         memory={name: int(np.broadcast_to(size, depth)[fullest]) for name, size in memory.parts().items()},
         assumptions=tuple(claim for model in models for claim in model.tuned.claims),
     )

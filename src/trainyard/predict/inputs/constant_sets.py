@@ -6,6 +6,7 @@ a figure with its unit, source and date.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
@@ -16,19 +17,20 @@ from trainyard.errors import BadFile, BadInput, described
 from trainyard.formats import toml
 from trainyard.machine import Claim, Machine
 from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.fitted_range import FittedRange
 
-ASSUMED = (0.7, 2.0)
-"""Assumed range of measured over predicted without any similar measurement."""
 _MAX_MATMUL_SHARE = 0.95
 """Largest share of the peak that is assumed from a measured product."""
 
 
 class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """`devices`: names of the machines it applies to. `software`: the framework whose overheads it has: "fsdp" (eager
-    sharded data parallelism), "megatron" (Megatron Core of 2026), "megatron-25" (of 2025), or "unfused" (Megatron of
-    2021, whose attention writes its scores). `rows`: number of measurements it was fitted to.
-    `prediction_intervals`: kind of model (dense, experts) -> (low, high), the 80 % prediction interval of measured over
-    predicted, from cases that it was not fitted to."""
+    sharded data parallelism), "megatron" (Megatron Core of 2026), "megatron-25" (of 2025), "megatron-21" (of 2021,
+    whose attention writes its scores), or "megatron-deepspeed" (Megatron-DeepSpeed). `rows`: number of measurements it
+    was fitted to; `ranges`: kind of model (dense, experts, adapters) -> range of these; `moved_by`: constant -> number
+    of these that move it, by more than their noise within its prior; `parent`: the set whose constants are the centre
+    of the prior. `prediction_intervals`: kind of
+    model -> (low, high), the 80 % prediction interval of measured over predicted, from runs of the machine itself."""
 
     name: str
     description: str
@@ -38,6 +40,9 @@ class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     date: str
     rows: int
     prediction_intervals: dict[str, tuple[float, float]] = {}
+    ranges: dict[str, FittedRange] = {}
+    parent: str = ""
+    moved_by: dict[str, int] = {}
     constants: dict[str, float] = {}
 
     def __post_init__(self) -> None:
@@ -52,24 +57,28 @@ class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """All constants: fitted values, and assumed values for the rest."""
         return Constants()._replace(**self.constants)
 
-    def interval(self, kind: str) -> tuple[float, float]:
-        """The 80 % prediction interval (low, high) of measured over predicted for a kind of model."""
-        return self.prediction_intervals.get(kind, ASSUMED)
-
     @cached_property
     def claims(self) -> tuple[Claim, ...]:
         """Each constant with its source."""
-        fitted = f"{self.name}, fitted to {self.rows} measurements of {self.source}"
         return tuple(
             Claim(
                 value=value,
                 unit=f"{name} {'s' if name.endswith('_s') else ''}".strip(),
                 date=self.date,
-                source=fitted if name in self.constants else "assumed",
-                measured=name in self.constants,
+                source=self._source_of(name),
+                measured=name in (self.moved_by or self.constants),
             )
             for name, value in self.values()._asdict().items()
         )
+
+    def _source_of(self, name: str) -> str:
+        """The source of a constant."""
+        if name not in self.constants:
+            return "assumed"
+        if self.moved_by and name not in self.moved_by:
+            return f"that of {self.parent}" if self.parent else "assumed"
+        count = f"{self.moved_by[name]} of {self.rows}" if self.moved_by else f"{self.rows}"
+        return f"{self.name}, fitted to {count} measurements of {self.source}"
 
 
 @cache
@@ -107,21 +116,25 @@ def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
     )
 
 
-def choose(machine: Machine, software: str) -> ConstantSet:
+def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None = None) -> ConstantSet:
     """The set of this device and software, or of another release of the software; else of this device with other
-    software, without prediction intervals, so that the wider assumed one applies. For a device without a set: assumed
-    values, with its own best matrix-product rate if that was measured. `software`: as in `ConstantSet`, such as
-    `megatron-25`. A machine with constants of its own (`machine.calibration`) uses those."""
+    software. For a device without a set: assumed values, with its own best matrix-product rate if that was measured.
+    `software`: as in `ConstantSet`, such as `megatron-25`; `sets`: to choose from, instead of those in the package. A
+    machine with constants of its own (`machine.calibration`) uses those."""
     if machine.calibration:
         return _machines_own_set(machine, software)
-    family = software.partition("-")[0]  # "megatron" for "megatron-25"
-    sets_of_machine = [candidate for candidate in known() if machine.name in candidate.devices]
-    for wanted_software in (software, family):
-        for candidate in sets_of_machine:
-            if candidate.software == wanted_software:
-                return candidate
+    sets_of_machine = [
+        candidate for candidate in (known() if sets is None else sets) if machine.name in candidate.devices
+    ]
+    family = family_of(software)
+    same_family = [candidate for candidate in sets_of_machine if family_of(candidate.software) == family]
+    for candidate in same_family:
+        if candidate.software == software:
+            return candidate
+    if same_family:
+        return max(same_family, key=lambda candidate: (candidate.software == family, candidate.rows))
     if sets_of_machine:
-        return msgspec.structs.replace(sets_of_machine[0], prediction_intervals={})
+        return max(sets_of_machine, key=lambda candidate: candidate.rows)
     curve = machine.device.achieved.get("matmul")
     shares = _measured_matmul_shares(machine)
     return ConstantSet(
@@ -134,6 +147,11 @@ def choose(machine: Machine, software: str) -> ConstantSet:
         source=curve.claim.source if curve and shares else "nobody",
         constants=shares,
     )
+
+
+def family_of(software: str) -> str:
+    """The software of a release: `megatron` for `megatron-25`."""
+    return software.partition("-")[0]
 
 
 def _measured_matmul_shares(machine: Machine) -> dict[str, float]:

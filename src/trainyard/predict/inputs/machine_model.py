@@ -13,11 +13,12 @@ from trainyard.predict.inputs.hardware import RankHardware
 
 
 class MachineModel(NamedTuple):
-    """`hardware`: the machine's claims as columns. `tuned`: the fitted constants with their source; `values`: the same
-    constants as numbers."""
+    """`hardware`: the machine's claims as columns. `software`: the framework's; `tuned`: the fitted constants with
+    their source; `values`: the same constants as numbers."""
 
     machine: Machine
     hardware: RankHardware
+    software: str
     tuned: ConstantSet
     values: Constants
 
@@ -31,4 +32,4 @@ def build(machine: Machine, software: str, dtype: str) -> MachineModel:
         machine, "bfloat16" if is_low_precision else dtype, dtype if is_low_precision else ""
     )
     tuned = constant_sets.choose(machine, software)
-    return MachineModel(machine=machine, hardware=rank_hardware, tuned=tuned, values=tuned.values())
+    return MachineModel(machine=machine, hardware=rank_hardware, software=software, tuned=tuned, values=tuned.values())

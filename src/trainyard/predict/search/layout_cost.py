@@ -17,10 +17,10 @@ from trainyard.predict.economics import step_cost
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.inputs import cases, machine_model
 from trainyard.predict.inputs.cases import Cases
-from trainyard.predict.inputs.constant_sets import ASSUMED, ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.inputs.padded_vocabulary import UNEVEN
+from trainyard.predict.inputs.prediction_interval import interval_of
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.pipeline import partition
 from trainyard.predict.search import offload_variants, points
@@ -105,13 +105,15 @@ def cost_case(
     `reserved`, `host_bytes`: bytes of a rank on its device and in its host's memory. `budget`: tokens to train on, for
     days and dollars. `front`: as in `LayoutCost`."""
     ledger = predicted_ledger.ledger(times, row, job.layout.ranks, model.machine.name)
-    low, high = expected_range(ledger.wall_ns, model.tuned, case)
+    interval = interval_of(model, case)
+    low, high = interval.bounds(ledger.wall_ns)
     memory = framework_memory.memory(case).parts()
     plan = Plan(
         job=job,
         ledger=ledger,
         low=low,
         high=high,
+        calibrated=interval.calibrated,
         memory={part: int(np.ravel(size)[0]) for part, size in memory.items()},
         assumptions=model.tuned.claims,
     )
@@ -119,18 +121,3 @@ def cost_case(
     flops, peak = float(step_cost.model_flops(case)[0]), float(model.hardware.peak[0]) * job.layout.ranks
     bill = step_cost.bill([(model.machine, job.layout.ranks)], ledger.wall_ns / 1e9, tokens, flops, peak, budget)
     return LayoutCost(plan=plan, bill=bill, reserved=int(reserved), host_bytes=int(host_bytes), front=front)
-
-
-def expected_range(wall_ns: int, tuned: ConstantSet, case: Cases) -> tuple[int, int]:
-    """(low, high): the 80 % prediction interval of a step in nanoseconds, extended to include the predicted `wall_ns`.
-    An assumed one for offloading, which has not been measured."""
-    low, high = ASSUMED if float(case.offload[0]) else tuned.interval(_model_kind(case))
-    return min(wall_ns, round(wall_ns * low)), max(wall_ns, round(wall_ns * high))
-
-
-def _model_kind(case: Cases) -> str:
-    """The kind of model, which selects the prediction interval in a set of constants: hybrid, pictures (a vision
-    model), experts or dense."""
-    if float(case.space_layers[0]):
-        return "hybrid"
-    return "pictures" if float(case.lead_parameters[0]) else "experts" if float(case.experts[0]) else "dense"

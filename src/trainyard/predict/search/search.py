@@ -23,9 +23,10 @@ from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import Keeps, PlannerInput
 from trainyard.predict.inputs.machine_model import MachineModel
+from trainyard.predict.inputs.prediction_interval import interval_of
 from trainyard.predict.search import infeasible, offload_variants, points
 from trainyard.predict.search.best_first import BestFirstSearch, TimedCase
-from trainyard.predict.search.layout_cost import LayoutCost, cost_case, expected_range
+from trainyard.predict.search.layout_cost import LayoutCost, cost_case
 from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.time import step
@@ -176,7 +177,7 @@ def _extend_front(
     space.by_time.only_below(least_memory)
     for timed, job in runnable:
         reserved_bytes, wall_ns = int(timed.required), round(timed.wall_seconds * 1e9)
-        low, high = expected_range(wall_ns, space.model.tuned, space.cases.take(np.array([timed.index])))
+        low, high = interval_of(space.model, space.cases.take(np.array([timed.index]))).bounds(wall_ns)
         yield points.of_job(job, wall_ns, low, high, reserved_bytes, fastest_choice.bill.slower(wall_ns / step_ns))
         space.by_time.only_below(reserved_bytes)
 

@@ -11,7 +11,7 @@ from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.plan import Plan
 from trainyard.predict.economics.failures import Goodput
-from trainyard.predict.inputs.constant_sets import ASSUMED
+from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
 from trainyard.predict.search.device_scaling import ScalingPoint
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.recipe import Recipe
@@ -72,16 +72,14 @@ def constants_note(plans: Plans) -> str:
 
 def is_calibrated(plan: Plan) -> bool:
     """Whether the prediction interval comes from measurements of similar steps, and not from the assumed range."""
-    wall = plan.ledger.wall_ns
-    low, high = (round(wall * ratio) for ratio in ASSUMED)  # multiples of the prediction
-    return (plan.low, plan.high) != (min(wall, low), max(wall, high))
+    return plan.calibrated
 
 
 def interval_note(plans: Plans) -> str:
     """A sentence on the meaning of the prediction interval, and whether it is calibrated."""
     if all(is_calibrated(record.plan) for record in plans.choices):
         return f"{INTERVAL}: four of five measured steps are expected in it."
-    low, high = ASSUMED  # bounds of the interval without calibration, as multiples of the prediction
+    low, high, _ = NOT_CALIBRATED  # bounds of the interval without calibration, as multiples of the prediction
     return (
         f"The {INTERVAL} is not calibrated for such steps: {low:g} to {high:g} times the prediction are assumed. "
         "trainyard probe fit calibrates it with runs."

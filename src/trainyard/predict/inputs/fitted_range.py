@@ -1,0 +1,54 @@
+"""How far a training is from those that a set of constants was fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from trainyard.predict.inputs.cases import Cases, Column
+
+FEATURES = ("ranks", "tp", "pp", "cp", "ep", "width", "seq_len", "tokens", "accumulate", "bits")
+"""Sizes of a training that are compared with those of the fitted ones; `tokens`: of a micro-batch, `accumulate`:
+micro-batches of a step, `bits`: of the values in matrix products."""
+
+
+def features(cases: Cases) -> dict[str, Column]:
+    """Each of `FEATURES`, [case]."""
+    values = {name: getattr(cases, name) for name in FEATURES if name != "bits"}
+    return values | {"bits": np.where(cases.low_precision > 0, 8.0, 16.0)}
+
+
+class FittedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The trainings of one kind of model that a set of constants was fitted to: their number, the owners of their
+    sources, their machines and releases of software (`ConstantSet.software`), and the least and largest value of each
+    feature."""
+
+    rows: int
+    owners: tuple[str, ...]
+    machines: tuple[str, ...]
+    software: tuple[str, ...]
+    least: dict[str, float]
+    most: dict[str, float]
+
+    def doublings(self, cases: Cases) -> Column:
+        """How many doublings each case is outside of the range, summed over the features, [case]."""
+        beyond = np.zeros(len(cases))
+        for name, values in features(cases).items():
+            above, below = values / self.most[name], self.least[name] / values
+            beyond = beyond + np.log2(np.maximum(1.0, np.maximum(above, below)))
+        return beyond
+
+
+def range_of(cases: Cases, owners: Sequence[str], machines: Sequence[str], software: Sequence[str]) -> FittedRange:
+    """The range of `cases`. `owners`, `machines`, `software`: of each case."""
+    values = features(cases)
+    return FittedRange(
+        rows=len(owners),
+        owners=tuple(sorted(set(owners))),
+        machines=tuple(sorted(set(machines))),
+        software=tuple(sorted(set(software))),
+        least={name: float(np.min(column)) for name, column in values.items()},
+        most={name: float(np.max(column)) for name, column in values.items()},
+    )

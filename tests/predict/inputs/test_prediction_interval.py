@@ -1,0 +1,96 @@
+"""Prediction intervals: they widen with the distance from what was fitted, and say whether they are calibrated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard import machine as machines
+from trainyard.job import Job
+from trainyard.layout import Layout
+from trainyard.model import Model
+from trainyard.predict.inputs import cases, constant_sets, machine_model
+from trainyard.predict.inputs.cases import Cases
+from trainyard.predict.inputs.fitted_range import FEATURES, features, range_of
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED, Distance, error_scale, interval_of
+from trainyard.predict.search.layout_cost import cost_job
+from trainyard.recipe import Recipe
+
+SCALE = error_scale()
+DISTANCES = st.builds(
+    Distance, kind=st.sampled_from(sorted(SCALE.kinds)), owners=st.integers(1, 5), machine_fitted=st.booleans(),
+    same_software=st.booleans(), doublings=st.floats(0, SCALE.most_doublings / 2),
+)  # fmt: skip
+
+
+@given(near=DISTANCES)
+def test_a_greater_distance_never_narrows_the_interval(near: Distance) -> None:
+    interval = SCALE.interval(near)
+    assert interval.calibrated
+    assert interval.low < 1 < interval.high
+    for far in (
+        near._replace(machine_fitted=False), near._replace(same_software=False), near._replace(owners=1),
+        near._replace(doublings=2 * near.doublings),
+    ):  # fmt: skip
+        wider = SCALE.interval(far)
+        assert wider.low <= interval.low
+        assert wider.high >= interval.high
+
+
+def test_distances_and_kinds_without_measurements_are_not_calibrated() -> None:
+    near = Distance(kind="dense", owners=2, machine_fitted=True, same_software=True, doublings=0.0)
+    assert SCALE.interval(near._replace(doublings=SCALE.most_doublings * 1.01)) == NOT_CALIBRATED
+    assert SCALE.interval(near._replace(kind="pictures")) == NOT_CALIBRATED
+
+
+def example() -> Job:
+    """A dense decoder of 7 billion parameters on 64 devices."""
+    model = Model(
+        layers=32, hidden_size=4096, ffn_hidden_size=11008, heads=32, kv_heads=32, head_dim=128, vocab=32000
+    )  # fmt: skip
+    recipe = Recipe(seq_len=4096, tokens_per_step=4096 * 256, micro_batch_size=1, dtype="bfloat16")
+    return Job(model=model, layout=Layout(dp_shard=32, tp=2, zero=1), recipe=recipe)
+
+
+def case(**changed: float) -> Cases:
+    plain = cases.of_jobs([example()])
+    return replace(plain, **{name: cases.column(value) for name, value in changed.items()})
+
+
+def test_which_steps_are_calibrated() -> None:
+    h100 = machine_model.build(machines.load("h100"), "megatron", "bfloat16")
+    assert interval_of(h100, case()).calibrated
+    assert interval_of(h100, case(offload=1.0)) == NOT_CALIBRATED
+    assert interval_of(h100, case(space_layers=4.0)) == NOT_CALIBRATED
+    for name, software in (("mi355x", "megatron"), ("trn2", "fsdp"), ("tpu-v5p", "megatron")):
+        model = machine_model.build(machines.load(name), software, "bfloat16")
+        assert interval_of(model, case()) == NOT_CALIBRATED
+
+
+def test_a_plan_states_whether_its_interval_is_calibrated() -> None:
+    for name, calibrated in (("h100", True), ("mi355x", False)):
+        plan = cost_job(example(), machines.load(name), FRAMEWORKS["megatron"], 0.0).plan
+        assert plan.calibrated == calibrated
+        assert plan.low < plan.ledger.wall_ns < plan.high
+
+
+def test_every_set_states_the_range_of_its_rows() -> None:
+    for constants in constant_sets.known():
+        assert constants.rows == sum(fitted.rows for fitted in constants.ranges.values())
+        for fitted in constants.ranges.values():
+            assert set(fitted.least) == set(fitted.most) == set(FEATURES)
+            assert all(0 < fitted.least[name] <= fitted.most[name] for name in FEATURES)
+
+
+@given(factor=st.floats(0.01, 100))
+def test_doublings_count_what_is_outside_of_the_range(factor: float) -> None:
+    inside = case()
+    fitted = range_of(inside, ["a"], ["h100"], ["fsdp"])
+    assert fitted.doublings(inside) == 0
+    changed = replace(inside, width=inside.width * factor)
+    assert np.isclose(fitted.doublings(changed)[0], abs(np.log2(factor)))
+    assert set(features(inside)) == set(FEATURES)

@@ -1,0 +1,35 @@
+"""Which rows fit constants, which set prediction intervals and which only judge: reads sources.toml."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from trainyard.formats import toml
+
+_FILE = Path(__file__).parent / "sources.toml"
+
+
+class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A source of published rows, as documented in sources.toml."""
+
+    name: str
+    owner: str
+    role: Literal["fit", "judge"]
+    reason: str
+    software: str = ""
+    states: dict[str, float] = {}
+
+
+@cache
+def _listed() -> dict[str, Source]:
+    entries = msgspec.convert(toml.loads(_FILE.read_text("utf-8"))["sources"], list[Source])
+    return {entry.name: entry for entry in entries}
+
+
+def source(name: str) -> Source:
+    """The entry of a source; one that is not listed judges, and is an owner of its own."""
+    return _listed().get(name) or Source(name=name, owner=name, role="judge", reason="")
