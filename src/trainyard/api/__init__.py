@@ -231,7 +231,7 @@ def check_plan(
 
     ```python
     checked = api.check_plan("ds_config.json", model="llama3-8b", machine="h100", devices=64, seq_len=8192)
-    configured, *fastest = checked.choices
+    configured, *others = checked.choices
     ```
 
     Raises `BadInput` for arguments that contradict the file, `BadFile` for a file that is not a configuration.
