@@ -12,7 +12,7 @@ from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import show_count, show_rate
 
-_LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 6, 4, 3
+_LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 5, 4, 3
 """Rows of the table of layouts; a layout takes two lines of 80 columns, three with days, four with its parts."""
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
@@ -113,7 +113,7 @@ def _layouts(plans: Plans) -> Table:
     unit, unit_ns = tables.time_unit(plans)
     max_rows = _MIXED_LAYOUTS if plans.heterogeneous else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
-    for index in _shown(plans, max_rows):
+    for index in _shown_rows(plans, max_rows):
         record = plans.choices[index]
         prefix = "As configured: " if plans.as_configured and not index else ""
         row: tuple[Cell, ...] = (
@@ -140,7 +140,7 @@ def _layouts(plans: Plans) -> Table:
     )  # fmt: skip
 
 
-def _shown(plans: Plans, max_rows: int) -> list[int]:
+def _shown_rows(plans: Plans, max_rows: int) -> list[int]:
     """The indices of at most `max_rows` layouts, in order: the first, the recommended, the fastest and the baseline,
     then as many others as there is room for."""
     choices = plans.choices
