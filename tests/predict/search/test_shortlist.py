@@ -27,6 +27,7 @@ EXPERTS = Model(
     moe_ffn_hidden_size=96, shared_experts=1, dense_layers=1,
 )  # fmt: skip
 H100 = machine.load("h100")
+CHECKPOINTS = ("none", "selective", "full")
 
 
 def preset(name: str) -> Model:
@@ -75,7 +76,7 @@ def complexity(job: Job, highest_zero: int) -> tuple[int, ...]:
         sum(size > 1 for size in (layout.tp, layout.cp, layout.pp, layout.ep)) + job.recipe.offload,
         sum(size > 1 for size in (layout.dp_replicate, layout.dp_shard)),
         zero,
-        ("none", "selective", "full").index(job.recipe.activation_checkpoint),
+        CHECKPOINTS.index(job.recipe.activation_checkpoint),
     )
 
 
@@ -145,13 +146,15 @@ def test_tied_rows_come_first_by_simplicity_then_others_by_time(name: str, frame
 
 
 @pytest.mark.parametrize(("name", "framework"), CASES)
-def test_baseline_is_the_fastest_plain_layout(name: str, framework: str) -> None:
+def test_baseline_is_the_fastest_plain_layout_with_least_checkpointing(name: str, framework: str) -> None:
     every, result = all_layouts(name, framework).choices, short(name, framework)
     plain = [choice for choice in every if is_plain(choice.plan.job)]
     highest = max((choice.plan.job.layout.zero for choice in plain if choice.plan.job.layout.dp_shard > 1), default=0)
     plain = [
         choice for choice in plain if choice.plan.job.layout.dp_shard == 1 or choice.plan.job.layout.zero == highest
     ]
+    levels = [CHECKPOINTS.index(choice.plan.job.recipe.activation_checkpoint) for choice in plain]
+    plain = [choice for choice, level in zip(plain, levels, strict=True) if level == min(levels)]
     marked = [row for row in result.choices if row.baseline]
     assert len(marked) == bool(plain) == (not result.no_baseline)
     if plain:
@@ -180,7 +183,7 @@ def tight(share: float) -> Machine:
     [
         ({"samples": 6}, H100, ("6", "4 data-parallel")),
         ({"fixed": {"tp": 2}}, H100, ("--fix", "tp")),
-        ({"model": preset("llama3-8b")}, tight(0.4), ("GiB", "GiB of each rank", "29.7 GiB")),
+        ({"model": preset("llama3-8b")}, tight(0.6), ("GiB of each rank", "44.6 GiB")),
     ],
 )
 def test_missing_baseline_is_explained(changed: dict[str, object], where: Machine, values: tuple[str, ...]) -> None:

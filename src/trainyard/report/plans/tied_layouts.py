@@ -73,7 +73,8 @@ def _count_tied(plans: Plans) -> int:
 
 def less_time(faster: PlanRecord, slower: PlanRecord) -> str:
     """By how many percent one step is shorter than the other."""
-    return f"{100 * (1 - faster.plan.ledger.wall_ns / slower.plan.ledger.wall_ns):.1f} %"
+    percent = 100 * (1 - faster.plan.ledger.wall_ns / slower.plan.ledger.wall_ns)
+    return "<0.1 %" if 0 < percent < 0.05 else f"{percent:.1f} %"
 
 
 def baseline_mark(record: PlanRecord) -> str:
