@@ -203,16 +203,26 @@ def test_baseline_that_the_framework_refuses_is_explained() -> None:
     assert not any(is_plain(row.plan.job) for row in result.choices)
 
 
-def test_slow_baseline_replaces_the_last_row() -> None:
+def test_recommended_layout_and_slow_baseline_join_the_fastest() -> None:
     wanted = PlannerInput(preset("mixtral-8x7b"), 64, 8, 512, 4096)
-    with_baseline = shortlist(wanted, H100, FRAMEWORKS["trainyard"])
-    last = with_baseline.choices[-1]
-    assert len(with_baseline.choices) == 10
+    first, *others, last = shortlist(wanted, H100, FRAMEWORKS["trainyard"]).choices
+    assert len(others) == 8
+    assert wall(first) > max(map(wall, others)), "simpler than all others, and found by a search of its own"
+    assert (first.plan.job.layout.dp_shard, first.plan.job.layout.pp, first.plan.job.layout.ep) == (16, 4, 8)
     assert last.baseline
     assert last.plan.job.layout.dp_shard == 64
     assert last.ratio is not None
     assert not last.ratio.tied
     assert log(last.ratio.ratio) > 0.2
+
+
+def test_faster_zero_stage_is_not_the_baseline() -> None:
+    wanted = PlannerInput(preset("llama3-8b"), 64, 8, 256, 8192)
+    shown = shortlist(wanted, H100, FRAMEWORKS["trainyard"]).choices
+    plain = {row.plan.job.layout.zero: row for row in shown if is_plain(row.plan.job) and not row.baseline}
+    (marked,) = (row for row in shown if row.baseline)
+    assert marked.plan.job.layout.zero == 3
+    assert wall(plain[2]) < wall(marked)
 
 
 def test_a_single_rank_has_no_baseline_to_explain() -> None:
