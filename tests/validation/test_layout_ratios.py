@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,9 @@ from validation import fit, rows
 from validation.layout_ratios import ENOUGH, LAYOUT, Pair, fit_spread, pairs_by_source, table
 from validation.plan import MEGATRON
 
-needs_data = pytest.mark.skipif(not fit.PUBLISHED.is_file(), reason="needs the published data")
+needs_data = pytest.mark.skipif(
+    not fit.PUBLISHED.is_file(), reason="the published measurements are not next to the checkout"
+)
 
 
 def drawn_pairs(spread: float, count: int) -> list[Pair]:
@@ -32,7 +36,7 @@ def test_sources_have_the_same_weight() -> None:
 def test_pairs_of_two_papers_differ_in_checkpointing_only() -> None:
     every = fit.usable(rows.read(MEGATRON))
     pairs = pairs_by_source(every)
-    assert {source: len(found) for source, found in pairs.items()} == {"arXiv:2205.05198": 4}
+    assert {source: len(own) for source, own in pairs.items()} == {"arXiv:2205.05198": 4}
     for pair in pairs["arXiv:2205.05198"]:
         assert pair.measured > 0.2, "full recomputation takes longer"
         assert abs(pair.error) < 0.03
@@ -48,10 +52,7 @@ def test_pair_is_covered_and_tied_by_its_own_spread() -> None:
 def test_rows_of_different_batches_or_models_are_not_pairs() -> None:
     row = fit.usable(rows.read(MEGATRON))[0]
     for name in ("samples", "layers", "low_precision"):
-        other = rows.Row(
-            **{field: getattr(row, field) for field in row.__slots__}
-            | {"columns": row.columns | {name: row.columns[name] + 1, "micro_batch_size": 1.0}}
-        )
+        other = replace(row, columns=row.columns | {name: row.columns[name] + 1, "micro_batch_size": 1.0})
         assert name not in LAYOUT
         assert pairs_by_source([row, other]) == {}
 
