@@ -1,4 +1,4 @@
-"""The baseline of a plan: plain FSDP or DDP, which every layout has to beat.
+"""The baseline of a plan: plain FSDP or DDP, with which every layout is compared.
 
 Plain data parallelism has no other axis, no offloading and the highest ZeRO stage that the framework offers. It has
 activation checkpointing only if it does not fit without.

@@ -142,7 +142,7 @@ def _layouts(plans: Plans) -> Table:
 
 def _shown_rows(plans: Plans, max_rows: int) -> list[int]:
     """The indices of at most `max_rows` layouts, in order: the first, the recommended, the fastest and the baseline,
-    then as many others as there is room for."""
+    then others up to that number."""
     choices = plans.choices
     important = {0, min(int(plans.as_configured), len(choices) - 1), choices.index(plans.fastest)}
     important |= {index for index, record in enumerate(choices) if record.baseline}
