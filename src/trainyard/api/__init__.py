@@ -184,7 +184,8 @@ def plan(
     framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"] = "",
     front: bool = False,
 ) -> Plans:
-    """Plans how to train a model on a cluster: the fastest layouts that fit in memory, with their predicted ledgers.
+    """Plans how to train a model on a cluster: the recommended layout, others that are as fast, and plain FSDP or DDP,
+    all with their predicted ledgers. The recommended layout is the simplest of those that are tied with the fastest.
 
     `model`: the name of a model, a Hugging Face config.json, the TOML file of a model, or a configuration with its own
     model and batch: a job file, torchtitan's TOML file, Megatron's arguments. `machine`: the name of a machine or its
@@ -222,7 +223,7 @@ def check_plan(
     fix: Sequence[str] = (),
     front: bool = False,
 ) -> Plans:
-    """Predicts a training configuration as it is; the fastest layouts for the same work follow it in `choices`.
+    """Predicts a training configuration as it is; the layouts of `plan` for the same work follow it in `choices`.
 
     `file`: a job file, torchtitan's TOML file, Megatron's arguments, or DeepSpeed's JSON file. `model`: the decoder
     that it trains, for a configuration without a model. `fix`: restricts the layouts that follow. The other options
@@ -231,7 +232,7 @@ def check_plan(
 
     ```python
     checked = api.check_plan("ds_config.json", model="llama3-8b", machine="h100", devices=64, seq_len=8192)
-    configured, *fastest = checked.choices
+    configured, *others = checked.choices
     ```
 
     Raises `BadInput` for arguments that contradict the file, `BadFile` for a file that is not a configuration.

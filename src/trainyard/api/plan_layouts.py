@@ -28,7 +28,9 @@ from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
 from trainyard.predict.search.device_scaling import scaling
 from trainyard.predict.search.layout_cost import LayoutCost, cost_job
-from trainyard.predict.search.search import SearchResult, search
+from trainyard.predict.search.layout_ratio import step_ratio
+from trainyard.predict.search.search import SearchResult
+from trainyard.predict.search.shortlist import shortlist
 from trainyard.report.plans import plan_tables, plans_file
 from trainyard.report.plans.plans_file import Plans
 from trainyard.train.fake_run import held_memory
@@ -54,7 +56,7 @@ class PlanOptions:
 
 
 def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Plans:
-    """Searches the layouts of a model, the fastest that fits first; several machines in `options.machine`, separated by
+    """Searches the layouts of a model, the recommended one first; several machines in `options.machine`, separated by
     commas, are a mixed cluster. `framework`: empty for that of the model's configuration. Raises `BadInput`."""
     _check_numbers(options)
     if framework and framework not in FRAMEWORKS:
@@ -128,7 +130,7 @@ def _planner_input(request: PlanRequest, machine: Machine | None, options: PlanO
 def _search(
     wanted: PlannerInput, machine: Machine, request: PlanRequest, *, framework: str, options: PlanOptions, check: bool
 ) -> Plans:  # fmt: skip
-    """Plans on one kind of device, fastest first. `wanted`: the model, the batch and the axes that are fixed;
+    """Plans on one kind of device, as ordered in `Plans`. `wanted`: the model, the batch and the axes that are fixed;
     `request`: what the user named, a model or a configuration; `framework`: empty for that of `request`; `check`: the
     configuration's own job comes first, and with our own framework its peak memory is measured in a simulated run."""
     framework = framework or request.framework
@@ -137,7 +139,7 @@ def _search(
     refuses = _refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
         with options.progress("Searching the layouts"):
-            result = search(wanted, machine, runner, budget=tokens, refuses=refuses, front=options.front)
+            result = shortlist(wanted, machine, runner, budget=tokens, refuses=refuses, front=options.front)
     except BadJob as error:
         if configured_cost is None:
             raise
@@ -147,8 +149,11 @@ def _search(
     other_device_counts = None
     if tokens and result.choices:
         with options.progress("Planning for fewer and for more devices"):
-            other_device_counts = scaling(wanted, machine, runner, tokens, result.choices[0].point, refuses)
+            other_device_counts = scaling(wanted, machine, runner, tokens, result.fastest.point, refuses)
     if configured_cost is not None:
+        if result.choices:
+            ratio = step_ratio(configured_cost.plan.ledger, result.fastest.plan.ledger)
+            configured_cost = replace(configured_cost, ratio=ratio)
         result = replace(result, choices=(configured_cost, *result.choices))
     best = result.choices[0]
     notes += [*_vocabulary_notes(request.model, best.plan.job, runner), *_shortages(best, machine)]

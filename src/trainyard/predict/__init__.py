@@ -3,11 +3,12 @@
 The calls of `trainyard plan`, from the command to its result:
 
     api.plan
-        search.search.search              the fastest layouts of a search space
+        search.shortlist.shortlist        the recommended layout, other fast ones, and the baseline
             Framework.layouts             every layout that the framework supports
             offload_variants.add_offloaded  bytes of each, with and without offloading
             best_first.BestFirstSearch    step times, simulated in the order of a lower bound
                 step.step
+            layout_ratio.step_ratio       whether a layout is tied with the fastest
             layout_cost.cost_case         one layout: ledger, range, bill and memory
         layout_cost.cost_job              plan check: one job as it is
             framework_memory.memory

@@ -121,7 +121,7 @@ def test_plans_without_a_budget_have_no_scaling_or_days(plain: dict[str, Any], t
     assert view.planned is not None
     assert not view.planned.strong
     assert view.planned.front, "of the layouts that are shown"
-    assert [table.title for table in view.tables] == ["Layouts", "Assumptions"]
+    assert [table.title for table in view.tables] == ["Layouts", "Folded variants", "Assumptions"]
     assert "days" not in view.title
 
 

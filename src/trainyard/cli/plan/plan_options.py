@@ -29,7 +29,7 @@ FIX = click.option(
     help="Search only layouts with this value, e.g. tp=8 or dtype=float8; repeatable.",
 )
 OUT = click.option(
-    "--out", type=click.Path(path_type=Path), help="Write the launch configuration of the fastest layout."
+    "--out", type=click.Path(path_type=Path), help="Write the launch configuration of the recommended layout."
 )
 FULL = click.option("--full", is_flag=True, help="Print all layouts, accounts, parts of memory, and scaling.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")

@@ -21,7 +21,7 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
     """Print the notes to stderr, so that JSON on stdout stays valid, then `plans` to stdout.
 
     `plans` is printed as JSON if `as_json`, as all its tables if `full`, else as a summary of one screen. `out`: a file
-    to which the launch configuration of the fastest layout that fits is written before that; not the configuration that
+    to which the launch configuration of the recommended layout is written before that; not the configuration that
     the user gave to be checked. Raises `BadInput` if no layout fits.
     """
     from trainyard.formats.atomic import write_text
@@ -65,8 +65,8 @@ def _print_full(plans: Plans) -> None:
     screen.print(f"{plans.step}.", markup=False)
     screen.print(plan_summary.headline(plans), markup=False)
     tables = (
-        hetero_tables.layouts(plans), *hetero_tables.part_tables(plans), *plan_tables.scaling(plans),
-        plan_tables.ledger(plans.best.plan), plan_tables.memory(plans),
+        hetero_tables.layouts(plans), *plan_tables.variants(plans), *hetero_tables.part_tables(plans),
+        *plan_tables.scaling(plans), plan_tables.ledger(plans.best.plan), plan_tables.memory(plans),
         *((plan_tables.collectives(plans),) if plans.collectives else ()),
     )  # fmt: skip
     _print_tables(tables, screen)

@@ -24,6 +24,7 @@ from trainyard.predict.inputs.prediction_interval import interval_of
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.pipeline import partition
 from trainyard.predict.search import offload_variants, points
+from trainyard.predict.search.layout_ratio import StepRatio
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.time import offload, predicted_ledger, step
 from trainyard.predict.time.step import StepTime
@@ -32,13 +33,20 @@ from trainyard.predict.time.step import StepTime
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutCost:
     """A layout with its cost. `front`: every layout that is as fast or faster needs more memory. `reserved`,
-    `host_bytes`: bytes of a rank on its device and in its host's memory."""
+    `host_bytes`: bytes of a rank on its device and in its host's memory.
+
+    Set for the rows of a shortlist: `ratio`, the step over that of the fastest; `baseline`: it is plain FSDP or DDP;
+    `folded`: the number of its variants that also fit; `variants`: those of them that the search simulated."""
 
     plan: Plan
     bill: Bill
     reserved: int
     host_bytes: int
     front: bool
+    ratio: StepRatio | None = None
+    baseline: bool = False
+    folded: int = 0
+    variants: tuple[LayoutPoint, ...] = ()
 
     @property
     def point(self) -> LayoutPoint:

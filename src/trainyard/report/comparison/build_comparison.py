@@ -225,7 +225,7 @@ def _warnings(
         if comparison:
             warnings.extend(f"{prefix}{reason}" for reason in (*comparison.reasons, *comparison.doubts))
         if check and check.same_layout is False:
-            warnings.append(f"{prefix}No plan of the file has the layout of the run; it is compared with the fastest.")
+            warnings.append(f"{prefix}No plan of the file has the layout of the run; it is compared with the first.")
     return list(dict.fromkeys(warnings))
 
 

@@ -1,4 +1,4 @@
-"""The file or the arguments that launch the fastest layout of a plan on its framework."""
+"""The file or the arguments that launch the recommended layout of a plan on its framework."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def launch_file(plans: Plans) -> LaunchFile:
     """Raises `BadInput` if the plans hold no layout but the checked configuration."""
     planned = plans.choices[plans.as_configured :]
     if not planned:
-        raise BadInput("--out writes the fastest layout that fits, and no layout fits.", "Leave out --out.")
+        raise BadInput("--out writes the recommended layout, and no layout fits.", "Leave out --out.")
     job, runner = planned[0].plan.job, FRAMEWORKS[plans.framework]
     text = runner.write_config(job)
     if plans.heterogeneous is None:

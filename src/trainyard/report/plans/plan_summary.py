@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.plan import Plan
-from trainyard.report.plans import hetero_tables
+from trainyard.report.plans import hetero_tables, tied_layouts
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import show_count, show_rate
 
-_LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 6, 4, 3
+_LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 5, 4, 3
 """Rows of the table of layouts; a layout takes two lines of 80 columns, three with days, four with its parts."""
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
@@ -22,9 +22,9 @@ _ABBREVIATIONS = "mbs: micro-batch size; recompute: activation checkpointing."
 
 def headline(plans: Plans) -> str:
     """The first layout with its step time, throughput, MFU and memory; and how it compares with the fastest."""
-    best = plans.best
-    subject = "As configured" if plans.as_configured else f"Fastest of {plans.fit_in_memory:,} layouts that fit"
-    return f"{subject}: {_recipe(plans, 0)}. {_figures(plans, best)}{_fastest(plans)}{_budget(plans)}"
+    compared = tied_layouts.describe_ties(plans, _layout(plans, plans.choices.index(plans.fastest)))
+    subject = tied_layouts.headline_subject(plans)
+    return f"{subject}: {_recipe(plans, 0)}. {_figures(plans, plans.best)}{compared}{_fastest(plans)}{_budget(plans)}"
 
 
 def summary(plans: Plans) -> tuple[Table, ...]:
@@ -39,7 +39,7 @@ def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
     extra += ["scaling over devices"] if plans.scaling else []
     steps = [NextStep("--full", f"{len(plans.choices)} layouts, {', '.join(extra)}")]
     if plans.choices[plans.as_configured :]:
-        steps.append(NextStep("--out FILE", "write the launch configuration of the fastest layout"))
+        steps.append(NextStep("--out FILE", "write the launch configuration of the recommended layout"))
     if plans.as_configured:
         steps.append(NextStep("trainyard diff PLANS.json RUN", "compare --json output with a measured run"))
     else:
@@ -87,10 +87,14 @@ def _fastest(plans: Plans) -> str:
         return ""
     if len(plans.choices) == 1:
         return " No other layout fits."
-    own, fastest = (record.plan.ledger.wall_ns for record in plans.choices[:2])
-    if fastest >= own:
+    own, fastest = plans.best, plans.fastest
+    if fastest.plan.ledger.wall_ns >= own.plan.ledger.wall_ns:
         return " No other layout that fits is faster."
-    return f" The fastest layout that fits takes {100 * (1 - fastest / own):.1f} % less time: {_recipe(plans, 1)}."
+    tied = ", but the prediction cannot show which is faster" * own.is_tied
+    return (
+        f" The fastest layout that fits takes {tied_layouts.less_time(fastest, own)} less time{tied}: "
+        f"{_recipe(plans, plans.choices.index(fastest))}."
+    )
 
 
 def _budget(plans: Plans) -> str:
@@ -109,26 +113,41 @@ def _layouts(plans: Plans) -> Table:
     unit, unit_ns = tables.time_unit(plans)
     max_rows = _MIXED_LAYOUTS if plans.heterogeneous else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
-    for index, record in enumerate(plans.choices[:max_rows]):
+    for index in _shown_rows(plans, max_rows):
+        record = plans.choices[index]
         prefix = "As configured: " if plans.as_configured and not index else ""
         row: tuple[Cell, ...] = (
-            prefix + _layout(plans, index), record.plan.job.recipe.micro_batch_size,
-            tables.activation_checkpoint(record.plan.job.recipe), record.plan.ledger.wall_ns / unit_ns,
+            prefix + _layout(plans, index) + tied_layouts.baseline_mark(record),
+            record.plan.job.recipe.micro_batch_size, tables.activation_checkpoint(record.plan.job.recipe),
+            record.plan.ledger.wall_ns / unit_ns, *tied_layouts.versus_cells(record, plans),
             100 * record.bill.mfu, record.reserved_bytes / 1e9,
         )  # fmt: skip
         rows.append(row + ((record.bill.days,) if plans.tokens else ()))
     hidden_rows = len(plans.choices) - len(rows)
     return Table(
         title="Layout",
-        notes=(*((f"{hidden_rows} more: --full.",) if hidden_rows else ()), _ABBREVIATIONS, _constants(plans)),
+        notes=(
+            *((f"{hidden_rows} more: --full.",) if hidden_rows else ()), *tied_layouts.short_notes(plans),
+            _ABBREVIATIONS, _constants(plans),
+        ),
         columns=(
             Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),
-            Column(title=f"step, {unit}", digits=2), Column(title="MFU, %", digits=1),
-            Column(title="memory, GB", digits=1),
+            Column(title=f"step, {unit}", digits=2), *tied_layouts.versus_columns(plans),
+            Column(title="MFU, %", digits=1), Column(title="memory, GB", digits=1),
             *((Column(title="days", digits=1),) if plans.tokens else ()),
         ),
         rows=tuple(rows),
     )  # fmt: skip
+
+
+def _shown_rows(plans: Plans, max_rows: int) -> list[int]:
+    """The indices of at most `max_rows` layouts, in order: the first, the recommended, the fastest and the baseline,
+    then others up to that number."""
+    choices = plans.choices
+    important = {0, min(int(plans.as_configured), len(choices) - 1), choices.index(plans.fastest)}
+    important |= {index for index, record in enumerate(choices) if record.baseline}
+    others = [index for index in range(len(choices)) if index not in important]
+    return sorted([*important, *others[: max(0, max_rows - len(important))]])
 
 
 def _constants(plans: Plans) -> str:

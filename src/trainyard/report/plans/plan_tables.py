@@ -15,6 +15,7 @@ from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
 from trainyard.predict.search.device_scaling import ScalingPoint
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.recipe import Recipe
+from trainyard.report.plans import tied_layouts
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.view import Cell, Column, Table
 
@@ -32,11 +33,12 @@ OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered
 
 
 def layouts(plans: Plans) -> Table:
-    """The table of layouts, the fastest first, with the assumptions of the predictions as notes."""
+    """The table of layouts, the recommended one first, with the assumptions of the predictions as notes."""
     unit, unit_ns = time_unit(plans)
     columns = (
         Column(title="micro-batch", digits=0), Column(title="activation checkpointing"),
         Column(title=f"step, {unit}", digits=2, id=True), Column(title=f"{INTERVAL}, {unit}", id=True, optional=True),
+        *tied_layouts.versus_columns(plans),
         Column(title=f"{unit_of(plans.best.plan.job)}/s", digits=0, optional=True),
         Column(title="MFU, %", digits=1),
         Column(title="memory, GB", digits=1, id=True, note="Memory: the GB that the fullest rank reserves."),
@@ -45,9 +47,10 @@ def layouts(plans: Plans) -> Table:
     return Table(
         title="Layout",
         notes=(
-            *(("The first is the job as configured; the others are the fastest that fit.",) * plans.as_configured),
+            *(("The first is the job as configured; the search found the others.",) * plans.as_configured),
             f"{plans.searched:,} layouts divide the work evenly, {plans.fit_in_memory:,} fit. " * bool(plans.searched)
             + constants_note(plans),
+            *tied_layouts.notes(plans),
             interval_note(plans)
             + " Tensor parallelism includes sequence and loss parallelism unless the layout says otherwise."
             * (plans.best.plan.job.model is not None),
@@ -176,12 +179,35 @@ def _row(record: PlanRecord, unit_ns: float, plans: Plans, as_configured: bool) 
     plan, bill = record.plan, record.bill
     job = plan.job
     cells: list[Cell] = [
-        short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_configured,
+        short(job.layout, job.recipe.schedule, job.recipe.offload) + ", as it is" * as_configured
+        + tied_layouts.baseline_mark(record),
         job.recipe.micro_batch_size, activation_checkpoint(job.recipe), plan.ledger.wall_ns / unit_ns,
-        f"{plan.low / unit_ns:,.2f} to {plan.high / unit_ns:,.2f}", bill.tokens_per_s, 100 * bill.mfu,
+        f"{plan.low / unit_ns:,.2f} to {plan.high / unit_ns:,.2f}",
+        *tied_layouts.versus_cells(record, plans), bill.tokens_per_s, 100 * bill.mfu,
         record.reserved_bytes / 1e9,
     ]  # fmt: skip
     return (*cells, *_spent(record, plans))
+
+
+def variants(plans: Plans) -> tuple[Table, ...]:
+    """The table of the variants that are folded into the rows of `layouts`, as far as the search found them; empty if
+    it found none."""
+    unit, unit_ns = time_unit(plans)
+    rows: list[tuple[Cell, ...]] = [
+        (
+            short(point.layout, point.schedule, point.offload), point.micro_batch_size, point.activation_checkpoint,
+            point.wall_ns / unit_ns, 100 * point.bill.mfu, point.reserved / 1e9,
+        )
+        for record in plans.choices
+        for point in record.variants
+    ]  # fmt: skip
+    columns = (
+        Column(title="", prose=True), Column(title="micro-batch", digits=0), Column(title="activation checkpointing"),
+        Column(title=f"step, {unit}", digits=2), Column(title="MFU, %", digits=1), Column(title="memory, GB", digits=1),
+    )  # fmt: skip
+    folded = sum(record.folded for record in plans.choices)
+    note = f"{len(rows)} of {folded:,} variants of the rows above, the fastest; the search ended before the others."
+    return (Table(title="Folded variants", notes=(note,), columns=columns, rows=tuple(rows)),) if rows else ()
 
 
 def scaling(plans: Plans) -> tuple[Table, ...]:

@@ -19,6 +19,7 @@ from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.hetero.pipeline_step import HeteroStage
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.search.device_scaling import DeviceScaling
+from trainyard.predict.search.layout_ratio import StepRatio
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import SearchResult
 
@@ -29,13 +30,30 @@ _HEAD = 200
 
 class PlanRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A layout. `on_pareto_front`: on the Pareto front of step time and memory. `host_bytes`: bytes of a rank
-    that are offloaded to host memory."""
+    that are offloaded to host memory. `versus_fastest`: its step over that of the fastest layout that was searched;
+    absent for a mixed cluster. `baseline`: it is plain FSDP or DDP. `folded`: the number of its variants that also fit,
+    which differ in the micro-batch size, the pipeline schedule or the stages per rank only and are slower; `variants`:
+    the fastest of these."""
 
     plan: Plan
     bill: Bill
     reserved_bytes: int
     on_pareto_front: bool = False
     host_bytes: int = 0
+    versus_fastest: StepRatio | None = None
+    baseline: bool = False
+    folded: int = 0
+    variants: tuple[LayoutPoint, ...] = ()
+
+    @property
+    def is_fastest(self) -> bool:
+        """Whether it is the fastest layout that was searched."""
+        return self.versus_fastest is not None and self.versus_fastest.ratio == self.versus_fastest.high == 1
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether the prediction cannot show which is faster, it or the fastest layout."""
+        return self.versus_fastest is not None and self.versus_fastest.tied
 
 
 class PartAlone(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +77,10 @@ class HeterogeneousCluster(msgspec.Struct, frozen=True, kw_only=True):
 class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The predicted layouts of a job on a machine.
 
-    `choices`: the fastest first, except that with `as_configured` the first is the job as configured. `memory_bytes`:
+    `choices`: the recommended layout, which is the simplest of those tied with the fastest; the others that are tied,
+    the simplest first; the rest by step time, with plain FSDP or DDP (`baseline`) if it fits. With `as_configured` the
+    job as configured comes before these. For a mixed cluster: the fastest first. `no_baseline`: why `choices` has no
+    plain FSDP or DDP. `memory_bytes`:
     memory of one device. `tokens`: the budget of the days, dollars, energy and `scaling`; `claims`: the constants
     behind those. `heterogeneous`: set if `machine` names several parts; `memory_bytes` is then that of the fullest
     stage of the first choice. `exact_bytes`: rank -> bytes that a fake run counted for the first choice;
@@ -92,6 +113,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The framework that the plans are for: a name as of `plan --for`."""
     step: str = ""
     """The model, the devices, and what a step trains on."""
+    no_baseline: str = ""
     notes: tuple[str, ...] = ()
     """What limits these plans, as a configuration that does not fit."""
 
@@ -107,10 +129,21 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def best(self) -> PlanRecord:
+        """The job as configured, or the recommended layout."""
         return self.choices[0]
 
+    @property
+    def searched_choices(self) -> tuple[PlanRecord, ...]:
+        """The layouts that the search found, without the job as configured."""
+        return self.choices[self.as_configured :]
+
+    @property
+    def fastest(self) -> PlanRecord:
+        """The fastest layout that the search found; the job as configured if it found none."""
+        return min(self.searched_choices or self.choices, key=lambda record: record.plan.ledger.wall_ns)
+
     def like(self, jobs: Sequence[Job]) -> PlanRecord:
-        """The first plan that predicts one of `jobs`; else the first with the layout of one; else the fastest."""
+        """The first plan that predicts one of `jobs`; else the first with the layout of one; else the first."""
         exact = [record for record in self.choices if any(_same_plan(record.plan.job, job) for job in jobs)]
         layouts = [record for record in self.choices if record.plan.job.layout in [job.layout for job in jobs]]
         return [*exact, *layouts, self.best][0]
@@ -165,10 +198,15 @@ def from_search(
                 reserved_bytes=candidate.reserved,
                 on_pareto_front=candidate.front,
                 host_bytes=candidate.host_bytes,
+                versus_fastest=candidate.ratio,
+                baseline=candidate.baseline,
+                folded=candidate.folded,
+                variants=candidate.variants,
             )
             for candidate in result.choices
         ),
         pareto_front=result.front,
+        no_baseline=result.no_baseline,
         scaling=scaling,
         exact_bytes=exact_bytes or {},
         collectives=collectives,

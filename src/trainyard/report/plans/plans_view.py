@@ -1,4 +1,4 @@
-"""Builds the view of plans: the ledger of the fastest and the charts of the others. Names come from files: renderers
+"""Builds the view of plans: the ledger of the first and the charts of the others. Names come from files: renderers
 must escape them."""
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def view_of_plans(plans: Plans) -> View:
     layouts = hetero_tables.layouts(plans)
     return View(
         title=_title(plans),
-        subtitle=f"{'' if plans.as_configured else 'fastest: '}{recipe} · {batch}",
+        subtitle=f"{'' if plans.as_configured else 'recommended: '}{recipe} · {batch}",
         chips=(f"machine {plans.machine}", f"constants {plans.constants.name}"),
         figures=tuple(_figures(plans)),
         wall_ns=ledger.wall_ns,
@@ -53,6 +53,7 @@ def view_of_plans(plans: Plans) -> View:
         ),
         tables=(
             replace(layouts, title="Layouts", notes=layouts.notes[:1]),
+            *tables.variants(plans),
             *hetero_tables.part_tables(plans),
             *tables.scaling(plans),
             _assumed(plans),

@@ -37,7 +37,7 @@ def plan_page(query: Mapping[str, str], choices: PlanChoices, result: Html) -> H
 
 
 def plan_result(plans: Plans, query: PlanQuery) -> Html:
-    """The fastest layouts, the ledger and the memory of the first."""
+    """The layouts, the ledger and the memory of the first."""
     parameters = urlencode(
         {key: value for key, value in msgspec.structs.asdict(query).items() if value and key != "front"}
     )
@@ -50,10 +50,10 @@ def plan_result(plans: Plans, query: PlanQuery) -> Html:
     answer = element("section", element("p", headline(plans), class_="summary"), links, class_="card answer")
     return join(
         answer,
-        card("Fastest layouts", "", table_html(plan_tables.layouts(plans))),
+        card("Layouts", "", table_html(plan_tables.layouts(plans))),
         element(
             "div",
-            card("Predicted ledger of the fastest", "", table_html(plan_tables.ledger(plans.best.plan))),
+            card("Predicted ledger of the first", "", table_html(plan_tables.ledger(plans.best.plan))),
             card("Memory of its fullest rank", "", table_html(plan_tables.memory(plans))),
             class_="sides",
         ),

@@ -1,0 +1,65 @@
+"""The baseline of a plan: plain FSDP or DDP, with which every layout is compared.
+
+Plain data parallelism has no other axis, no offloading and the highest ZeRO stage that the framework offers. It has
+activation checkpointing only if it does not fit without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard import units
+from trainyard.job import Job
+from trainyard.machine import Machine
+from trainyard.predict.search import infeasible, offload_variants, search_space
+from trainyard.predict.search.search_space import Runnable, SearchSpace
+
+
+def find_baseline(space: SearchSpace, machine: Machine, refuses: Callable[[Job], None]) -> tuple[Runnable | None, str]:
+    """(the fastest plain layout, empty), or (None, a sentence that says why there is none); (None, empty) for a single
+    rank, which has no other layout. `refuses`: raises `BadJob` for a job that cannot be run."""
+    if space.wanted.devices == 1:
+        return None, ""
+    plain = _plain_layouts(space)
+    if not plain.any():
+        return None, _explain_missing(space, machine)
+    mask = plain[space.fits]
+    if not mask.any():
+        least_bytes = float(np.min(space.sizes.device_bytes[plain]))
+        usable_bytes = offload_variants.usable_memory(machine).device
+        return None, (
+            f"Plain FSDP or DDP does not fit: it needs at least {units.show_size(least_bytes)} of each rank, and "
+            f"{units.show_size(usable_bytes)} can be used."
+        )
+    checkpointing = space.column("activation_checkpoint")
+    mask &= checkpointing == np.min(checkpointing[mask])
+    refused: list[str] = []
+    for each in search_space.runnable_cases(space, space.by_time(mask), refuses, refused):
+        return each, ""
+    return None, f"Plain FSDP or DDP cannot be run: {refused[0]}"
+
+
+def _plain_layouts(space: SearchSpace) -> npt.NDArray[np.bool_]:
+    """Mask of all layouts: those with data parallelism only, on one axis."""
+    axes, ranks = space.sizes.layouts.columns, space.wanted.devices
+    sharded = axes["dp_shard"] == ranks
+    plain = (sharded | (axes["dp_replicate"] == ranks)) & (axes["ep"] == 1) & (axes["offload"] == 0)
+    stages = axes["zero"][plain & sharded]
+    return plain & (~sharded | (axes["zero"] == np.max(stages, initial=0)))
+
+
+def _explain_missing(space: SearchSpace, machine: Machine) -> str:
+    """A sentence on why no layout of the search is plain data parallelism."""
+    wanted, name = space.wanted, "Plain FSDP or DDP is not in the table"
+    if wanted.samples % wanted.devices:
+        unit = infeasible.unit_of_ranks([machine])
+        return (
+            f"{name}: a batch of {wanted.samples:,} does not divide evenly over {wanted.devices:,} data-parallel "
+            f"{unit}."
+        )
+    if wanted.fixed:
+        return f"{name}: the axes fixed by --fix ({', '.join(wanted.fixed)}) exclude it."
+    return f"{name}: {space.framework.display_name} does not support it for this model."

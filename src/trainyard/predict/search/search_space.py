@@ -1,0 +1,163 @@
+"""The layouts of a search with their memory and lower bounds, which searches go through in the order of their time.
+
+A layout is a choice of parallelism degrees, micro-batch size, recomputation and schedule; a case is a layout as input
+of the cost model, a row of `Cases`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.errors import BadJob
+from trainyard.job import Job
+from trainyard.ledger import Ledger
+from trainyard.machine import Machine
+from trainyard.predict.inputs import layout_space, machine_model
+from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.inputs.framework_support import Framework
+from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.inputs.machine_model import MachineModel
+from trainyard.predict.inputs.prediction_interval import interval_of
+from trainyard.predict.search import infeasible, offload_variants, points
+from trainyard.predict.search.best_first import BestFirstSearch, TimedCase
+from trainyard.predict.search.layout_cost import LayoutCost, cost_case
+from trainyard.predict.search.offload_variants import LayoutSizes
+from trainyard.predict.search.points import LayoutPoint
+from trainyard.predict.time import predicted_ledger, step
+
+Indices = npt.NDArray[np.intp]
+Runnable = tuple[TimedCase, Job]
+"""A simulated case, and its job, which the framework does not refuse."""
+
+
+class SearchSpace(NamedTuple):
+    """A search space with its costs. `cases`: a row per layout; `model`: the machine that costs are predicted for;
+    `sizes`: of all layouts; `searched`: the number of layouts without offloading variants; `fits`: indices of those
+    that fit; `bounds`: lower bounds in seconds of these."""
+
+    wanted: PlannerInput
+    framework: Framework
+    sizes: LayoutSizes
+    searched: int
+    cases: Cases
+    fits: Indices
+    bounds: Column
+    model: MachineModel
+
+    def by_time(self, mask: npt.NDArray[np.bool_] | None = None) -> BestFirstSearch:
+        """The cases that fit in the order of their time. `mask`: of `fits`; only these."""
+        fits, bounds = (self.fits, self.bounds) if mask is None else (self.fits[mask], self.bounds[mask])
+        return BestFirstSearch(
+            self.cases, fits, bounds, self.sizes.device_bytes, self.model.hardware, self.model.values
+        )
+
+    def column(self, axis: str) -> npt.NDArray[np.int64]:
+        """The values of an axis in the layouts that fit."""
+        return self.sizes.layouts.columns[axis][self.fits]
+
+
+def build(wanted: PlannerInput, machine: Machine, framework: Framework) -> SearchSpace:
+    """All layouts of `wanted` with their memory and lower bounds, ready to be searched. Raises `BadJob` if there is
+    none."""
+    if reason := framework.refuses(wanted.model):
+        raise BadJob(f"{framework.display_name}: {reason}", "Name another framework: --for.")
+    layouts = framework.layouts(wanted)
+    if not len(layouts):
+        if not any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers)):
+            raise BadJob(*infeasible.explain_indivisible(wanted, framework, infeasible.unit_of_ranks([machine])))
+        raise BadJob(*infeasible.explain_unsupported(wanted, framework))
+    model = machine_model.build(machine, framework.software, wanted.dtype)
+    sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
+    cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)
+    fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(machine)))
+    return SearchSpace(
+        wanted=wanted,
+        framework=framework,
+        sizes=sizes,
+        searched=min(len(layouts), len(cases)),
+        cases=cases,
+        fits=fits,
+        bounds=_lower_bounds(cases, model, fits),
+        model=model,
+    )
+
+
+def runnable_cases(
+    space: SearchSpace, by_time: Iterable[TimedCase], refuses: Callable[[Job], None], refused: list[str]
+) -> Iterator[Runnable]:
+    """Yields the cases of `by_time` that are not refused, with their jobs, in its order. Appends the reasons for the
+    others to `refused`. `refuses`: raises `BadJob` for a job that cannot be run."""
+    for timed in by_time:
+        job = layout_space.job_of(space.wanted, space.sizes.layouts.row(timed.index), space.framework.keeps)
+        try:
+            refuses(job)
+        except BadJob as error:
+            refused.append(f"{job.layout}: {error.message}")
+            continue
+        yield timed, job
+
+
+def explain_refusals(refused: list[str]) -> str:
+    return f"all {len(refused):,} layouts that fit are refused; the fastest: {refused[0]}"
+
+
+def cost_choice(space: SearchSpace, runnable: Runnable, budget: float, front: bool = False) -> LayoutCost:
+    """The cost of a simulated layout. `budget`: tokens to train on; `front`: whether all faster layouts need more
+    memory."""
+    timed, job = runnable
+    case, host_bytes = space.cases.take(np.array([timed.index])), float(space.sizes.host_bytes[timed.index])
+    return cost_case(
+        case,
+        job,
+        space.model,
+        times=timed.times,
+        row=timed.row,
+        reserved=timed.required,
+        host_bytes=host_bytes,
+        budget=budget,
+        front=front,
+    )
+
+
+def ledger_of(space: SearchSpace, runnable: Runnable) -> Ledger:
+    """The predicted ledger of a simulated layout."""
+    timed, job = runnable
+    return predicted_ledger.ledger(timed.times, timed.row, job.layout.ranks, space.model.machine.name)
+
+
+def point_of(space: SearchSpace, runnable: Runnable, known: LayoutCost) -> LayoutPoint:
+    """A simulated layout as a point of a chart. `known`: any other layout, whose bill is scaled to this step time."""
+    timed, job = runnable
+    wall_ns = round(timed.wall_seconds * 1e9)
+    low, high = interval_of(space.model, space.cases.take(np.array([timed.index]))).bounds(wall_ns)
+    bill = known.bill.slower(wall_ns / known.plan.ledger.wall_ns)
+    return points.of_job(job, wall_ns, low, high, int(timed.required), bill)
+
+
+def extend_front(
+    space: SearchSpace, by_time: BestFirstSearch, runnable: Iterator[Runnable], known: LayoutCost, least_memory: int
+) -> Iterator[LayoutPoint]:
+    """Yields the rest of the Pareto front of time and memory, the fastest first: the next `runnable` cases that need
+    less memory than `least_memory` and all before, to which the search `by_time` is restricted. `known`: as in
+    `point_of`."""
+    by_time.only_below(least_memory)
+    for each in runnable:
+        point = point_of(space, each, known)
+        yield point
+        by_time.only_below(point.reserved)
+
+
+def _lower_bounds(cases: Cases, model: MachineModel, indices: Indices) -> Column:
+    """Lower bound in seconds of the step of each case in `indices`, computed in pieces to bound the memory."""
+    pieces = [
+        indices[start : start + layout_space.CASES_PER_PIECE]
+        for start in range(0, len(indices), layout_space.CASES_PER_PIECE)
+    ]
+    bounds = [
+        np.broadcast_to(step.bound(cases.take(piece), model.hardware, model.values), len(piece)) for piece in pieces
+    ]
+    return np.concatenate([np.zeros(0), *bounds])
