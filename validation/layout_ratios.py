@@ -26,6 +26,7 @@ from trainyard.predict.time import step
 from trainyard.report.render.terminal import print_table
 from trainyard.report.view.view import Cell, Column, Table
 from validation import fit, rows
+from validation.intervals import COVERED
 from validation.rows import Row
 
 ENOUGH = 20
@@ -109,7 +110,7 @@ def fit_spread(sources: Sequence[Sequence[Pair]]) -> float:
     )
     weights = np.concatenate([np.full(len(pairs), 1 / len(pairs)) for pairs in large])
     order = np.argsort(needed)
-    at = np.searchsorted(np.cumsum(weights[order]), fit.COVERED * len(large) - 1e-9)
+    at = np.searchsorted(np.cumsum(weights[order]), COVERED * len(large) - 1e-9)
     return float(needed[order][at])
 
 
@@ -121,7 +122,7 @@ def _order_right(pairs: Sequence[Pair]) -> Cell:
 def _row(name: str, pairs: Sequence[Pair], spread: float) -> tuple[Cell, ...]:
     tied = [pair for pair in pairs if pair.is_tied(spread)]
     apart = [pair for pair in pairs if not pair.is_tied(spread)]
-    error = 100 * float(np.quantile([abs(pair.error) for pair in pairs], fit.COVERED))
+    error = 100 * float(np.quantile([abs(pair.error) for pair in pairs], COVERED))
     covered = 100 * float(np.mean([pair.is_covered(spread) for pair in pairs]))
     return (
         name, len(pairs), error, spread, covered, 100 * len(tied) / len(pairs), _order_right(tied), _order_right(apart)

@@ -9,8 +9,8 @@ import pytest
 
 from trainyard.predict.search.layout_ratio import SPREAD
 from validation import fit, rows
+from validation.fit import MEGATRON
 from validation.layout_ratios import ENOUGH, LAYOUT, Pair, fit_spread, pairs_by_source, table
-from validation.plan import MEGATRON
 
 needs_data = pytest.mark.skipif(
     not fit.PUBLISHED.is_file(), reason="the published measurements are not next to the checkout"
@@ -58,10 +58,10 @@ def test_rows_of_different_batches_or_models_are_not_pairs() -> None:
 
 
 @needs_data
-def test_spread_is_that_of_the_published_pairs() -> None:
+def test_spread_covers_the_published_pairs() -> None:
     every = [row for path in (fit.PUBLISHED, MEGATRON) for row in fit.usable(rows.read(path))]
     pairs = pairs_by_source(every)
-    assert fit_spread(list(pairs.values())) == pytest.approx(SPREAD, rel=0.1)
+    assert 0.7 * SPREAD < fit_spread(list(pairs.values())) <= SPREAD
     *sources, all_pairs = table(pairs).rows
     assert len(sources) == len(pairs) >= 4
     order_if_tied, order_else = all_pairs[-2:]
