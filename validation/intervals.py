@@ -105,10 +105,16 @@ class Prediction(NamedTuple):
         return float(np.exp(2 * self.log_half_width))
 
     @property
+    def log_bounds(self) -> tuple[float, float]:
+        """Logarithms of its bounds as multiples of the predicted step, including what the source leaves open."""
+        centre = float(np.log(self.interval.high * self.interval.low)) / 2
+        return centre - self.log_half_width, centre + self.log_half_width
+
+    @property
     def log_excess(self) -> float:
         """Logarithm of how far the measured step is outside of the interval; 0 inside."""
-        centre = np.log(self.interval.high * self.interval.low) / 2
-        return max(0.0, float(abs(self.log_ratio - centre)) - self.log_half_width)
+        low, high = self.log_bounds
+        return max(0.0, low - self.log_ratio, self.log_ratio - high)
 
     @property
     def holds(self) -> bool:
