@@ -1,7 +1,7 @@
 """Finds the fastest layouts of a search space, and the reasons why others are refused.
 
 A layout is a choice of parallelism degrees, micro-batch size, recomputation and schedule; a case is a layout as input
-of the cost model, a row of `Cases`. `budget` is the tokens to train on, from which days and dollars follow.
+of the cost model, a row of `Cases`. `budget` has the tokens to train on, from which days and dollars follow.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.machine import Machine
+from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs import layout_space, machine_model
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constant_sets import ConstantSet
@@ -63,11 +64,11 @@ def search(
     machine: Machine,
     framework: Framework,
     most: int = 10,
-    budget: float = 0.0,
+    budget: TrainingBudget = NO_BUDGET,
     refuses: Callable[[Job], None] = lambda _: None,
     front: bool = False,
 ) -> SearchResult:
-    """Finds the `most` fastest layouts that fit. `budget`: tokens to train on, for days and dollars; 0 for none.
+    """Finds the `most` fastest layouts that fit. `budget`: with tokens, for days and dollars.
     `refuses`: raises `BadJob` for a job that cannot be run. `front`: also find the Pareto front of time and memory.
     Raises `BadJob` if no layout divides the model, or none fits, with the arithmetic and a cluster that is large
     enough."""
@@ -106,7 +107,7 @@ def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
 
 
 def fastest(
-    wanted: PlannerInput, machine: Machine, framework: Framework, budget: float, refuses: Callable[[Job], None]
+    wanted: PlannerInput, machine: Machine, framework: Framework, budget: TrainingBudget, refuses: Callable[[Job], None]
 ) -> LayoutCost:
     """The cost of the fastest layout, the first result of `search`. `budget`: as in `search`. Raises `BadJob` in the
     same cases, without suggesting a larger cluster."""
@@ -193,8 +194,8 @@ def _lower_bounds(cases: Cases, model: MachineModel, indices: npt.NDArray[np.int
     return np.concatenate([np.zeros(0), *bounds])
 
 
-def _cost_choice(space: _SearchSpace, timed: TimedCase, job: Job, budget: float, front: bool) -> LayoutCost:
-    """The cost of a simulated layout. `budget`: tokens to train on; `front`: whether all faster layouts need more
+def _cost_choice(space: _SearchSpace, timed: TimedCase, job: Job, budget: TrainingBudget, front: bool) -> LayoutCost:
+    """The cost of a simulated layout. `budget`: for days and dollars; `front`: whether all faster layouts need more
     memory."""
     case, host_bytes = space.cases.take(np.array([timed.index])), float(space.sizes.host_bytes[timed.index])
     return cost_case(

@@ -141,7 +141,7 @@ def _planned(plans: Plans) -> Planned:
         parts=tuple(legends[part] for part in used),
         stacks=tuple(
             Stack(
-                label=_label(_point(record)),
+                label=_label(_point(record, plans)),
                 sizes=tuple(record.plan.memory.get(part, 0) for part in used),
                 reserved=record.reserved_bytes,
             )
@@ -153,19 +153,21 @@ def _planned(plans: Plans) -> Planned:
         devices=plans.devices,
         front=tuple(
             _dot(record)
-            for record in plans.pareto_front or [_point(record) for record in plans.choices if record.on_pareto_front]
+            for record in plans.pareto_front
+            or [_point(record, plans) for record in plans.choices if record.on_pareto_front]
         ),
-        others=tuple(_dot(_point(record)) for record in plans.choices if not record.on_pareto_front),
+        others=tuple(_dot(_point(record, plans)) for record in plans.choices if not record.on_pareto_front),
         strong=_dots(scaling.strong) if scaling else (),
         weak=_dots(scaling.weak) if scaling else (),
         summary=scaling.summary if scaling else "",
     )
 
 
-def _point(record: PlanRecord) -> LayoutPoint:
+def _point(record: PlanRecord, plans: Plans) -> LayoutPoint:
     """A layout with the figures that charts need, without its ledger."""
     plan = record.plan
-    return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, record.reserved_bytes, record.bill)
+    point = points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, record.reserved_bytes, record.bill)
+    return points.count_devices(point, plans.ranks_per_device)
 
 
 def _label(point: LayoutPoint) -> str:
