@@ -98,7 +98,7 @@ def _figures(plans: Plans) -> list[KeyFigure]:
                "Predicted; four of five measured steps lie in this interval.", f"{low} to {high}"),
         figure("throughput", units.show_rate(bill.tokens_per_s, f" {unit}/s"), f"{unit.capitalize()} of all devices."),
         KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%",
-               description="Model FLOPs a second, over the peak."),
+               description=f"Model FLOPs a second, over the {bill.peak_dtype} peak.".replace("  ", " ")),
         KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB",
                description="The fullest rank's.",
                change=f"of {plans.memory_bytes / 1e9:.1f}" if plans.memory_bytes else ""),
