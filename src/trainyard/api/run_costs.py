@@ -59,7 +59,10 @@ def read_budget(tokens: float, costs: RunCosts) -> TrainingBudget:
     for flag in given:
         value = getattr(costs, flag.field)
         if not flag.least <= value <= flag.most:
-            raise BadInput(f"{flag.flag} {value:g} is not between {flag.least:g} and {flag.most:g} {flag.measure}.")
+            raise BadInput(
+                f"{flag.flag} {value:g} is not between {flag.least:g} and {flag.most:g} {flag.measure}.",
+                "Correct it, or leave it out for the default.",
+            )
     if given and not tokens:
         raise BadInput(
             f"{given[0].flag} changes days, dollars and energy, which need a number of tokens.", "Pass --tokens."

@@ -33,10 +33,10 @@ def bill(budget: TrainingBudget, devices: int = 256, name: str = "h100") -> Bill
     )  # fmt: skip
 
 
-def costs(of: Bill) -> tuple[float, float, float]:
-    assert of.dollars is not None
-    assert of.kwh is not None
-    return of.days, of.dollars, of.kwh
+def costs(bill_of: Bill) -> tuple[float, float, float]:
+    assert bill_of.dollars is not None
+    assert bill_of.kwh is not None
+    return bill_of.days, bill_of.dollars, bill_of.kwh
 
 
 def assert_not_cheaper(worse: Bill, better: Bill) -> None:

@@ -22,7 +22,8 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
 
     `plans` is printed as JSON if `as_json`, as all its tables if `full`, else as a summary of one screen. `out`: a file
     to which the launch configuration of the fastest layout that fits is written before that, with a file of notes if it
-    cannot carry all settings; not the configuration that the user gave to be checked. Raises `BadInput` if no layout fits.
+    cannot carry all settings; not the configuration that the user gave to be checked. Raises `BadInput` if no layout
+    fits.
     """
     from trainyard.formats.atomic import write_text
     from trainyard.report.plans.launch_files import NOTES_SUFFIX, launch_file

@@ -10,6 +10,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from trainyard import words
 from trainyard.job import Job
 from trainyard.predict.economics.step_cost import model_flops
 from trainyard.predict.inputs import cases
@@ -52,8 +53,7 @@ def checkpoint_bytes(case: Cases) -> float:
 
 def _on_one_rank(case: Cases) -> Cases:
     """The case without parallelism."""
-    axes = ("dp_replicate", "dp_shard", "tp", "cp", "pp", "ep", "interleave")
-    return replace(case, **dict.fromkeys(axes, column(1.0)))
+    return replace(case, **dict.fromkeys((*words.AXES, "interleave"), column(1.0)))
 
 
 def _count(case: Cases, weights: Weights) -> float:

@@ -41,8 +41,9 @@ class Framework(NamedTuple):
     its weights and state. `dtypes`: its compute dtypes. `offers`: its pipelines. `allows`: mask of the layouts with
     these pipelines that it supports. `write_config`: the file or arguments that launch a job; raises `BadJob` if
     trainyard cannot write them. `refuses`: the reason that it cannot train a model, else "". `offloads`: mask of the
-    layouts that can offload to the host's memory, among those it `allows`. `outside_config`: a sentence for each setting
-    of a job that the written configuration cannot carry; `has_comments`: whether that file can have comments."""
+    layouts that can offload to the host's memory, among those it `allows`. `outside_config`: a sentence for each
+    setting of a job that the written configuration cannot carry; `has_comments`: whether the configuration has
+    comments."""
 
     display_name: str
     software: str
