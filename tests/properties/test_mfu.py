@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -25,7 +27,7 @@ def cost(name: str, dtype: str, model: Model, tp: int, framework: str = "megatro
     return cost_job(job, machine.load(name), FRAMEWORKS[framework])
 
 
-def decoder(width: int, ffn: int, layers: int = 8, **keys: int) -> Model:
+def decoder(width: int, ffn: int, layers: int = 8, **keys: Any) -> Model:
     heads = max(1, width // 128)
     return Model(
         name="m", layers=layers, hidden_size=width, ffn_hidden_size=ffn, heads=heads, kv_heads=heads, head_dim=128,

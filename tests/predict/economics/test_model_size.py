@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -16,7 +18,7 @@ from trainyard.recipe import Recipe
 NAMES = [name for name in presets.known() if (preset := presets.load(name)).model and preset.parameters]
 
 
-def job(name: str, **layout: int) -> Job:
+def job(name: str, **layout: Any) -> Job:
     model = msgspec.convert({"name": name, **(presets.load(name).model or {})}, Model)
     seq_len = 2048
     recipe = Recipe(seq_len=seq_len, tokens_per_step=64 * seq_len)
