@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.refused import refused
@@ -43,12 +43,14 @@ def assert_not_cheaper(worse: Bill, better: Bill) -> None:
     assert all(more * ROUNDING >= less for more, less in zip(costs(worse), costs(better), strict=True))
 
 
+@settings(max_examples=30)
 @given(st.floats(100, 1e8), st.floats(1, 10))
 def test_more_failures_are_never_cheaper(hours: float, factor: float) -> None:
     rare, often = (TrainingBudget(tokens=1e9, mtbf=claim(each, "h")) for each in (hours * factor, hours))
     assert_not_cheaper(bill(often), bill(rare))
 
 
+@settings(max_examples=30)
 @given(st.floats(0.1, 1e4), st.floats(1, 100), st.floats(300, 1e6))
 def test_faster_storage_is_never_slower(gigabytes: float, factor: float, hours: float) -> None:
     """Also if a checkpoint takes longer than the mean time between failures of the job."""
@@ -59,12 +61,14 @@ def test_faster_storage_is_never_slower(gigabytes: float, factor: float, hours: 
     assert_not_cheaper(bill(slow), bill(fast))
 
 
+@settings(max_examples=30)
 @given(st.floats(1, 3600), st.floats(1, 10))
 def test_a_longer_restart_is_never_cheaper(seconds: float, factor: float) -> None:
     short, long = (TrainingBudget(tokens=1e9, restart=claim(each, "s")) for each in (seconds, seconds * factor))
     assert_not_cheaper(bill(long), bill(short))
 
 
+@settings(max_examples=30)
 @given(st.floats(70, 2000), st.floats(1, 5))
 def test_a_higher_power_cap_is_never_slower(watts: float, factor: float) -> None:
     low, high = (bill(TrainingBudget(tokens=1e12, power_cap=claim(each, "W"))) for each in (watts, watts * factor))
