@@ -15,13 +15,17 @@ _ALTERNATIVES = 3
 _LEFT_OUT = ("MFU, %",)
 """Columns of the table of layouts that the alternatives lack, so that a layout needs fewer lines."""
 _HOURS_PER_DAY, _SECONDS_PER_DAY = 24, 86_400
+_LEAST_DAYS = 2
+"""Shortest time that is printed in days."""
 
 
 def training(plans: Plans) -> str:
-    """Days with their interval, dollars and energy of the token budget."""
+    """Days or hours with their interval, dollars and energy of the token budget."""
     plan, bill = plans.best.plan, plans.best.bill
-    low, high = (bill.days * bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
-    parts = [f"{bill.days:,.1f} days ({low:,.1f} to {high:,.1f})"]
+    scale, unit = (1, "days") if bill.days >= _LEAST_DAYS else (_HOURS_PER_DAY, "h")
+    duration = scale * bill.days
+    low, high = (duration * bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
+    parts = [f"{duration:,.1f} {unit} ({low:,.1f} to {high:,.1f})"]
     parts.append("price unknown" if bill.dollars is None else f"${bill.dollars:,.0f}")
     parts.append("power unknown" if bill.kwh is None else show_rate(bill.kwh * 1e3, "Wh"))
     return f"{show_count(plans.tokens)} {tables.unit_of(plan.job)}: {', '.join(parts)}."
@@ -31,7 +35,11 @@ def failures(goodput: Goodput, days: float) -> str:
     """Expected number of failures in `days`, the time lost to them, and the checkpoint interval."""
     count = days * _SECONDS_PER_DAY / goodput.mtbf_s
     lost_percent, lost_hours = 100 * (1 - goodput.share), days * (1 - goodput.share) * _HOURS_PER_DAY
-    lost = f"{lost_hours:,.1f} h" if lost_hours < 2 * _HOURS_PER_DAY else f"{lost_hours / _HOURS_PER_DAY:,.1f} days"
+    lost = (
+        f"{_few(lost_hours)} h"
+        if lost_hours < _LEAST_DAYS * _HOURS_PER_DAY
+        else f"{lost_hours / _HOURS_PER_DAY:,.1f} days"
+    )
     return (
         f"Failures: {_few(count)} expected; {_few(lost_percent)} % of the time ({lost}) is lost to them, restarts and "
         f"checkpoints. Checkpoint interval: {_duration(goodput.every_s)}."

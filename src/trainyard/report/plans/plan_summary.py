@@ -25,7 +25,10 @@ _PER_RANK = "Memory: per rank, of which a device has {}."
 def headline(plans: Plans) -> str:
     """The first layout with its step time, throughput, MFU and memory; and how it compares with the fastest."""
     best = plans.best
-    subject = "As configured" if plans.as_configured else f"Fastest of {plans.fit_in_memory:,} layouts that fit"
+    fastest = (
+        f"Fastest of {plans.fit_in_memory:,} layouts that fit" if plans.fit_in_memory > 1 else "The layout that fits"
+    )
+    subject = "As configured" if plans.as_configured else fastest
     return f"{subject}: {_recipe(plans, 0)}. {_figures(plans, best)}{_fastest(plans)}"
 
 
