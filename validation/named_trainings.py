@@ -51,7 +51,8 @@ def predict(every: Sequence[Row]) -> Iterator[NamedTraining]:
 def table(trainings: Sequence[NamedTraining]) -> Table:
     lines = [
         (
-            f"{each.row.id}, {each.row.accelerator}", each.constants, each.seconds, f"{each.low:.3g} to {each.high:.3g}",
+            f"{each.row.id}, {each.row.accelerator}", each.constants, each.seconds,
+            f"{each.low:.3g} to {each.high:.3g}",
             "calibrated" if each.prediction.interval.calibrated else "not calibrated", each.row.seconds,
             each.row.seconds / each.seconds, "yes" if each.prediction.holds else "no",
         )

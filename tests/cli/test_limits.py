@@ -297,14 +297,14 @@ def test_a_step_of_a_million_micro_batches_is_simulated_in_part() -> None:
 
 
 def test_failures_of_a_long_run_are_drawn_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    single = goodput(3e8, 2048)
+    single = goodput(3e8, 16_384)
     monkeypatch.setattr(failures, "_NORMAL_LIMIT_FAILURES", 0)
-    together = goodput(3e8, 2048)
+    together = goodput(3e8, 16_384)
     assert (single.share, single.every_s) == (together.share, together.every_s)
     assert together.low == pytest.approx(single.low, rel=1e-2)
     assert together.high == pytest.approx(single.high, rel=1e-2)
-    endless = goodput(1e18, 2048)
+    endless = goodput(1e18, 16_384)
     assert endless.low == endless.share == endless.high
     with pytest.raises(BadInput) as caught:
-        goodput(1e6, 1 << 24)
-    assert missing_values(str(caught.value), "16,777,216") == []
+        goodput(1e6, 1 << 27)
+    assert missing_values(str(caught.value), "134,217,728") == []

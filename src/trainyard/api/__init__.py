@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from trainyard.api.launch_jobs import launch_render as launch_render
     from trainyard.api.launch_jobs import launch_status as launch_status
     from trainyard.api.record_tensors import record_numerics as record_numerics
+    from trainyard.api.run_costs import RunCosts as RunCosts
     from trainyard.api.run_jobs import chaos as chaos
     from trainyard.api.run_jobs import chaos_nodes as chaos_nodes
     from trainyard.api.run_jobs import join as join
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
 Path = str | os.PathLike[str]
 _ELSEWHERE = {
     "LaunchOptions": "trainyard.run.launches.launch_job",
+    "RunCosts": "trainyard.api.run_costs",
     "Session": "trainyard.run.session",
     "chaos": "trainyard.api.run_jobs",
     "chaos_nodes": "trainyard.api.run_jobs",
@@ -180,6 +182,7 @@ def plan(
     batch: int | None = None,
     seq_len: int | None = None,
     tokens: float = 0.0,
+    costs: RunCosts | None = None,
     fix: Sequence[str] = (),
     framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"] = "",
     front: bool = False,
@@ -191,9 +194,10 @@ def plan(
     model and batch: a job file, torchtitan's TOML file, Megatron's arguments. `machine`: the name of a machine or its
     TOML file; `h100:64,a100:128` for parts of a cluster. `devices`: number of accelerators; if None, those of the
     machine or of the configuration. `batch`: samples of a step over all devices. `seq_len`: tokens of a sequence.
-    `tokens`: tokens or images of the whole training, for days, dollars, energy and scaling. `fix`: only layouts with
-    these values, as `tp=8` or `dtype=float8`. `framework`: the framework that trains. `front`: compute the trade-off
-    of time and memory over all layouts, which takes seconds for the largest spaces.
+    `tokens`: tokens or images of the whole training, for days, dollars, energy and scaling; `costs`: of its failures,
+    checkpoints and power cap, as in `RunCosts(mtbf_hours=30_000, power_cap=500)`. `fix`: only layouts with these
+    values, as `tp=8` or `dtype=float8`. `framework`: the framework that trains. `front`: compute the trade-off of time
+    and memory over all layouts, which takes seconds for the largest spaces.
 
     ```python
     plans = api.plan("llama3-70b", machine="h100", devices=512, batch=1024, seq_len=8192)
@@ -204,10 +208,12 @@ def plan(
     fits.
     """
     from trainyard.api.plan_layouts import PlanOptions, plan_layouts
+    from trainyard.api.run_costs import RunCosts
 
     options = PlanOptions(
-        machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, fix=fix, front=front
-    )
+        machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens,
+        costs=costs or RunCosts(), fix=fix, front=front,
+    )  # fmt: skip
     return plan_layouts(None if model is None else os.fspath(model), framework, options)
 
 
@@ -220,6 +226,7 @@ def check_plan(
     batch: int | None = None,
     seq_len: int | None = None,
     tokens: float = 0.0,
+    costs: RunCosts | None = None,
     fix: Sequence[str] = (),
     front: bool = False,
 ) -> Plans:
@@ -238,10 +245,12 @@ def check_plan(
     Raises `BadInput` for arguments that contradict the file, `BadFile` for a file that is not a configuration.
     """
     from trainyard.api.plan_layouts import PlanOptions, check_configuration
+    from trainyard.api.run_costs import RunCosts
 
     options = PlanOptions(
-        machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, fix=fix, front=front
-    )
+        machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens,
+        costs=costs or RunCosts(), fix=fix, front=front,
+    )  # fmt: skip
     return check_configuration(os.fspath(file), None if model is None else os.fspath(model), options)
 
 

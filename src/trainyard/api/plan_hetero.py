@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from trainyard.errors import BadInput
 from trainyard.predict.configs.uneven_stages import WRITERS
+from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.hetero import best_pipelines, fleet
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
@@ -13,10 +14,10 @@ from trainyard.report.plans import hetero_tables
 from trainyard.report.plans.plans_file import Plans
 
 
-def plan_hetero(wanted: PlannerInput, machines: str, framework: str, tokens: float) -> Plans:
+def plan_hetero(wanted: PlannerInput, machines: str, framework: str, budget: TrainingBudget) -> Plans:
     """The fastest pipelines over a mixed cluster, whose stages may differ in their layers. `wanted.devices`: the
     requested number of devices; 0 takes all of `machines`, such as `h100:64,a100:128`. `framework`: the one that would
-    train; `tokens`: the budget, 0 for none. Raises `BadInput`."""
+    train. Raises `BadInput`."""
     parts = fleet.parse_parts(machines)
     devices = sum(part.devices for part in parts)
     if wanted.devices not in (0, devices):
@@ -31,8 +32,8 @@ def plan_hetero(wanted: PlannerInput, machines: str, framework: str, tokens: flo
             f"Use one of {', '.join(WRITERS)}.",
         )
     result = best_pipelines.find(
-        wanted._replace(devices=sum(part.ranks for part in parts)), parts, FRAMEWORKS[framework], budget=tokens
+        wanted._replace(devices=sum(part.ranks for part in parts)), parts, FRAMEWORKS[framework], budget=budget
     )
     cluster = " and ".join(str(part) for part in parts)
     step = f"{wanted.model.name} on {cluster}: {wanted.samples:,} sequences of {wanted.seq_len:,} tokens per step"
-    return replace(hetero_tables.from_mixed(result, machines, tokens), framework=framework, step=step)
+    return replace(hetero_tables.from_mixed(result, machines, budget), framework=framework, step=step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -13,11 +13,13 @@ from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
+from trainyard.api.run_costs import RunCosts, read_budget
 from trainyard.errors import BadInput, BadJob, MissingLibrary, UnknownName, nearest
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.communication.data_parallel_collectives import predict_collectives
+from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
@@ -50,6 +52,7 @@ class PlanOptions:
     batch: int | None = None
     seq_len: int | None = None
     tokens: float = 0.0
+    costs: RunCosts = field(default_factory=RunCosts)
     fix: Sequence[str] = ()
     front: bool = False
     progress: Callable[[str], AbstractContextManager[object]] = nullcontext
@@ -72,7 +75,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     default_framework = "megatron" if request.framework == "trainyard" else request.framework
     planner_input = _planner_input(request, machine=None, options=options)
     framework = framework or default_framework
-    plans = plan_hetero(planner_input, options.machine, framework, options.tokens)
+    plans = plan_hetero(planner_input, options.machine, framework, read_budget(options.tokens, options.costs))
     notes = _vocabulary_notes(request.model, plans.best.plan.job, FRAMEWORKS[framework])
     return msgspec.structs.replace(
         plans,
@@ -96,7 +99,8 @@ def check_configuration(file: str, model: str | None, options: PlanOptions) -> P
     target = target or _machine(request.job.machine if request.job else "")
     planner_input = _planner_input(request, target, options)
     if request.job:
-        _check_same(request.job, request.file, planner_input.devices, planner_input.samples, planner_input.seq_len)
+        ranks = target.device.ranks
+        _check_same(request.job, request.file, planner_input, ranks)
     return _search(planner_input, target, request, framework="", options=options, check=True)
 
 
@@ -134,12 +138,12 @@ def _search(
     `request`: what the user named, a model or a configuration; `framework`: empty for that of `request`; `check`: the
     configuration's own job comes first, and with our own framework its peak memory is measured in a simulated run."""
     framework = framework or request.framework
-    runner, tokens, notes = FRAMEWORKS[framework], options.tokens, []
-    configured_cost = _cost_configuration(request, machine, runner, tokens) if check and request.job else None
+    runner, budget, notes = FRAMEWORKS[framework], read_budget(options.tokens, options.costs), []
+    configured_cost = _cost_configuration(request, machine, runner, budget) if check and request.job else None
     refuses = _refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
         with options.progress("Searching the layouts"):
-            result = shortlist(wanted, machine, runner, budget=tokens, refuses=refuses, front=options.front)
+            result = shortlist(wanted, machine, runner, budget=budget, refuses=refuses, front=options.front)
     except BadJob as error:
         if configured_cost is None:
             raise
@@ -147,9 +151,9 @@ def _search(
         tuned = constant_sets.choose(machine, runner.software)
         result = SearchResult(choices=(), searched=0, fitting=0, refused=(), tuned=tuned)
     other_device_counts = None
-    if tokens and result.choices:
+    if budget.tokens and result.choices:
         with options.progress("Planning for fewer and for more devices"):
-            other_device_counts = scaling(wanted, machine, runner, tokens, result.fastest.point, refuses)
+            other_device_counts = scaling(wanted, machine, runner, budget, result.fastest.point, refuses)
     if configured_cost is not None:
         if result.choices:
             ratio = step_ratio(configured_cost.plan.ledger, result.fastest.plan.ledger)
@@ -167,7 +171,7 @@ def _search(
         except MissingLibrary as missing:
             notes.append(str(missing))
     return plans_file.from_search(
-        result, machine, devices=wanted.devices // machine.device.ranks, tokens=tokens, scaling=other_device_counts,
+        result, machine, devices=wanted.devices // machine.device.ranks, budget=budget, scaling=other_device_counts,
         as_configured=configured_cost is not None, exact_bytes=allocated_bytes, ignored_settings=request.passed,
         differing_settings=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
         notes=tuple(notes), collectives=collectives,
@@ -199,12 +203,14 @@ def _step_size(request: PlanRequest, batch: int | None, seq_len: int | None) -> 
     return samples, seq_len
 
 
-def _cost_configuration(request: PlanRequest, machine: Machine, runner: Framework, tokens: float) -> LayoutCost | None:
+def _cost_configuration(
+    request: PlanRequest, machine: Machine, runner: Framework, budget: TrainingBudget
+) -> LayoutCost | None:
     """The cost of the configuration's own job, with the number formats that it keeps its state in."""
     if request.job is None:
         return None
     formats = dict(zip(("weight", "gradient", "state"), request.keeps or (), strict=False))
-    return cost_job(request.job, machine, runner._replace(keeps=runner.keeps._replace(**formats)), tokens)
+    return cost_job(request.job, machine, runner._replace(keeps=runner.keeps._replace(**formats)), budget)
 
 
 def _vocabulary_notes(model: Model | VisionModel, job: Job, runner: Framework) -> list[str]:
@@ -245,16 +251,18 @@ def _describe_step(wanted: PlannerInput, machine: Machine, job: Job) -> str:
     )
 
 
-def _check_same(job: Job, file: str, devices: int, samples: int, length: int) -> None:
+def _check_same(job: Job, file: str, wanted: PlannerInput, ranks_per_device: int) -> None:
     """Raises `BadInput` if an argument contradicts the job of the configuration `file`, which is to be checked as it
-    is. `samples`: of a step; `length`: tokens of a sample."""
-    for flag, requested, configured in (
-        ("--devices", devices, job.layout.ranks), ("--batch", samples, job.batch),
-        ("--seq-len", length, job.recipe.seq_len),
+    is. `wanted`: the arguments, completed by the job."""
+    of_ranks = f" of {ranks_per_device} ranks each" if ranks_per_device > 1 else ""
+    devices = (wanted.devices / ranks_per_device, job.layout.ranks / ranks_per_device)
+    for flag, requested, configured, unit in (
+        ("--devices", *devices, f" devices{of_ranks}"), ("--batch", wanted.samples, job.batch, ""),
+        ("--seq-len", wanted.seq_len, job.recipe.seq_len, ""),
     ):  # fmt: skip
         if requested != configured:
             raise BadInput(
-                f"{flag} {requested:,}, but {file} has {configured:,}.",
+                f"{flag} {requested:,.10g}, but {file} has {configured:,.10g}{unit}.",
                 f"Leave out {flag}: plan check evaluates a file as it is.",
             )
 

@@ -25,6 +25,7 @@ from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.configs import uneven_stages
 from trainyard.predict.configs.megatron import megatron_stages
+from trainyard.predict.economics.training_budget import NO_BUDGET
 from trainyard.predict.hetero import best_pipelines, fleet, pipeline_step, pipelines
 from trainyard.predict.hetero.assign_layers import assign
 from trainyard.predict.hetero.best_pipelines import HeteroResult
@@ -375,7 +376,7 @@ def test_faster_part_or_more_memory_is_never_worse() -> None:
 
 
 def verdict_of(result: HeteroResult) -> str:
-    plans = from_mixed(result, "these", 0)
+    plans = from_mixed(result, "these", NO_BUDGET)
     assert plans.heterogeneous is not None
     return verdict(plans, plans.heterogeneous)
 

@@ -21,13 +21,15 @@ from trainyard.cli.main import answer
 from trainyard.errors import BadInput, BadJob
 from trainyard.job import Job
 from trainyard.layout import Layout
-from trainyard.machine import Claim
+from trainyard.machine import Claim, Machine
 from trainyard.model import Model
 from trainyard.predict.calibrate.machine_file import write
 from trainyard.predict.economics import step_cost
 from trainyard.predict.economics.step_cost import Bill
+from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.inputs.machine_model import ReferencePeak
 from trainyard.predict.search.device_scaling import MIN_GAIN_PER_DOUBLING, ScalingPoint, scaling, summarize
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest, search
@@ -72,19 +74,24 @@ def test_energy_is_known_iff_power_is_known() -> None:
     assert machine.load("trn2").device.power is None, "it is unpublished"
 
 
+def bill_of(machine: Machine, devices: int, wall_s: float, tokens: float) -> Bill:
+    peak, budget = ReferencePeak(1e15, "bfloat16"), TrainingBudget(tokens=tokens)
+    return step_cost.bill([(machine, devices)], wall_s, tokens=1e6, flops=1e15, peak=peak, budget=budget)
+
+
 @given(st.floats(1, 3), st.floats(1e11, 1e14), st.integers(1, 512))
 def test_bill_scales_with_overhead_price_and_time(overhead: float, budget: float, devices: int) -> None:
     claim = Claim(value=overhead, unit="", source="a test")
-    plain = step_cost.bill([(H100, devices)], 2.0, 1e6, 1e15, 1e15, budget)
+    plain = bill_of(H100, devices, 2.0, budget)
     expensive = msgspec.structs.replace(
         H100, power_overhead=claim, price=Claim(value=5.0, unit="USD/h", source="a test")
     )
-    expensive_bill = step_cost.bill([(expensive, devices)], 2.0, 1e6, 1e15, 1e15, budget)
+    expensive_bill = bill_of(expensive, devices, 2.0, budget)
     assert plain.kwh
     assert plain.dollars
     assert expensive_bill.kwh == pytest.approx(plain.kwh / step_cost.OVERHEAD.value * overhead)
     assert expensive_bill.dollars == pytest.approx(plain.dollars * 2)
-    slower = step_cost.bill([(H100, devices)], 3.0, 1e6, 1e15, 1e15, budget)
+    slower = bill_of(H100, devices, 3.0, budget)
     scaled = plain.slower(1.5)
     for name in ("tokens_per_s", "mfu", "days", "dollars", "kwh"):
         assert getattr(scaled, name) == pytest.approx(getattr(slower, name)), name
@@ -119,14 +126,16 @@ SMALL = PlannerInput(DENSE, 8, 8, 16, 256)
 @cache
 def every_choice(refuses: Any) -> Any:
     """The search that returns all layouts."""
-    return search(SMALL, H100, FRAMEWORKS["megatron"], most=10**9, budget=1e9, refuses=refuses)
+    return search(SMALL, H100, FRAMEWORKS["megatron"], most=10**9, budget=TrainingBudget(tokens=1e9), refuses=refuses)
 
 
 @pytest.mark.parametrize("refuses", [lambda _: None, without_tp], ids=["all", "refused"])
 @pytest.mark.parametrize("most", [1, 5, 10**9])
 def test_front_is_complete_for_any_number_of_choices(most: int, refuses: Any) -> None:
     everything = every_choice(refuses)
-    result = search(SMALL, H100, FRAMEWORKS["megatron"], most=most, budget=1e9, refuses=refuses, front=True)
+    result = search(
+        SMALL, H100, FRAMEWORKS["megatron"], most=most, budget=TrainingBudget(tokens=1e9), refuses=refuses, front=True
+    )
     front: list[LayoutPoint] = []
     for choice in everything.choices:  # the fastest first, ties by memory
         if not front or choice.reserved < front[-1].reserved:
@@ -147,9 +156,9 @@ def test_front_is_complete_for_any_number_of_choices(most: int, refuses: Any) ->
 
 @pytest.mark.parametrize("axis", ["tp", "pp", "micro_batch_size"])
 def test_fixing_an_axis_is_never_faster(axis: str) -> None:
-    free = fastest(PlannerInput(DENSE, 8, 8, 16, 256), H100, FRAMEWORKS["megatron"], 0.0, lambda _: None)
+    free = fastest(PlannerInput(DENSE, 8, 8, 16, 256), H100, FRAMEWORKS["megatron"], NO_BUDGET, lambda _: None)
     fixed = fastest(
-        PlannerInput(DENSE, 8, 8, 16, 256, fixed={axis: 2}), H100, FRAMEWORKS["megatron"], 0.0, lambda _: None
+        PlannerInput(DENSE, 8, 8, 16, 256, fixed={axis: 2}), H100, FRAMEWORKS["megatron"], NO_BUDGET, lambda _: None
     )
     assert fixed.plan.ledger.wall_ns >= free.plan.ledger.wall_ns
 
@@ -160,7 +169,9 @@ def test_fixing_an_axis_is_never_faster(axis: str) -> None:
 def best_of(wanted: PlannerInput, runner: Framework, refuses: Callable[[Job], None]) -> tuple[LayoutPoint | None, str]:
     """The fastest layout by a full search, or the reason why there is none."""
     try:
-        return search(wanted, H100, runner, most=1, budget=1e10, refuses=refuses).choices[0].point, ""
+        return search(wanted, H100, runner, most=1, budget=TrainingBudget(tokens=1e10), refuses=refuses).choices[
+            0
+        ].point, ""
     except BadJob as error:
         return None, error.message
 
@@ -171,8 +182,8 @@ def best_of(wanted: PlannerInput, runner: Framework, refuses: Callable[[Job], No
 def test_each_scaling_point_equals_a_search(model: Model, framework: str, devices: int, samples: int) -> None:
     refuses = transformer_ops.check if framework == "trainyard" else without_tp
     wanted, runner = PlannerInput(model, devices, 8, samples, 256), FRAMEWORKS[framework]
-    best = search(wanted, H100, runner, most=1, budget=1e10, refuses=refuses).choices[0].point
-    result = scaling(wanted, H100, runner, 1e10, best, refuses)
+    best = search(wanted, H100, runner, most=1, budget=TrainingBudget(tokens=1e10), refuses=refuses).choices[0].point
+    result = scaling(wanted, H100, runner, TrainingBudget(tokens=1e10), best, refuses)
     for reached in (*result.strong, *result.weak):
         wanted_there = wanted._replace(devices=reached.devices, samples=reached.samples)
         assert (reached.point, reached.reason) == best_of(wanted_there, runner, refuses)

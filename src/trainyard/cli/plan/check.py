@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FULL, JSON, MACHINE, OUT, SEQ_LEN, TOKENS
+from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FULL, JSON, MACHINE, OUT, SEQ_LEN, TOKENS, run_costs
 from trainyard.cli.support.pipes import InputFile
 
 
@@ -19,6 +19,7 @@ from trainyard.cli.support.pipes import InputFile
 @BATCH
 @SEQ_LEN
 @TOKENS
+@run_costs
 @FIX
 @OUT
 @FULL
@@ -26,6 +27,7 @@ from trainyard.cli.support.pipes import InputFile
 def command(
     file: str, model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None,
     tokens: float, fix: tuple[str, ...], out: Path | None, full: bool, as_json: bool,
+    **costs: float | None,
 ) -> None:  # fmt: skip
     """Predict the configuration FILE as it is, and the fastest layouts for the same work.
 
@@ -34,11 +36,12 @@ def command(
     The memory of a job file is also counted by a simulated run.
     """
     from trainyard.api.plan_layouts import PlanOptions, check_configuration
+    from trainyard.api.run_costs import RunCosts
     from trainyard.cli.plan.print_plans import print_plans
     from trainyard.cli.support.output import busy
 
     options = PlanOptions(
-        machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, fix=fix, front=as_json,
-        progress=busy,
+        machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
+        front=as_json, progress=busy,
     )  # fmt: skip
     print_plans(check_configuration(file, model, options), out, full, as_json)

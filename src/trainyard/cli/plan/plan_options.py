@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
 
@@ -22,6 +24,28 @@ TOKENS = click.option(
     default=0.0,
     help="Training budget in tokens (or images): adds days, dollars, energy and scaling.",
 )
+_COSTS = (
+    click.option("--mtbf-hours", type=float, metavar="HOURS",
+                 help="Mean time between failures of one device, with --tokens."),
+    click.option("--restart-minutes", type=float, metavar="MINUTES",
+                 help="Time from a failure until all ranks train again, with --tokens."),
+    click.option("--checkpoint-seconds", type=float, metavar="SECONDS",
+                 help="Time that a checkpoint stops the training, with --tokens."),
+    click.option("--storage-bandwidth", type=float, metavar="GB/S",
+                 help="Bandwidth to the checkpoint store for the whole job; sets the time of a checkpoint."),
+    click.option("--power-cap", type=float, metavar="WATTS",
+                 help="Power limit of each device: bounds its effect on days, dollars and energy."),
+)  # fmt: skip
+_Command = TypeVar("_Command", bound=Callable[..., object])
+
+
+def run_costs(command: _Command) -> _Command:
+    """Adds the options of `RunCosts`, each under the name of its field."""
+    for option in reversed(_COSTS):
+        command = option(command)
+    return command
+
+
 FIX = click.option(
     "--fix",
     multiple=True,

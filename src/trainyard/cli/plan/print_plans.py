@@ -21,11 +21,12 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
     """Print the notes to stderr, so that JSON on stdout stays valid, then `plans` to stdout.
 
     `plans` is printed as JSON if `as_json`, as all its tables if `full`, else as a summary of one screen. `out`: a file
-    to which the launch configuration of the recommended layout is written before that; not the configuration that
-    the user gave to be checked. Raises `BadInput` if no layout fits.
+    to which the launch configuration of the recommended layout is written before that, with a file of notes if it
+    cannot carry all settings; not the configuration that the user gave to be checked. Raises `BadInput` if no layout
+    fits.
     """
     from trainyard.formats.atomic import write_text
-    from trainyard.report.plans.launch_files import launch_file
+    from trainyard.report.plans.launch_files import NOTES_SUFFIX, launch_file
 
     if plans.ignored_settings:
         listed = ", ".join(plans.ignored_settings)
@@ -37,6 +38,12 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
         launch = launch_file(plans)
         write_text(launch.text, out)
         say(f"wrote {out}: {launch.layout}")
+        if launch.notes:
+            notes = out.with_name(out.name + NOTES_SUFFIX)
+            write_text(launch.notes, notes)
+            say(f"wrote {notes}: settings that {out.name} cannot carry.")
+        for sentence in launch.outside:
+            say(f"Not in {out.name}: {sentence}")
     if as_json:
         print_json(plans)
     elif full:
@@ -51,25 +58,37 @@ def _print_screen(plans: Plans) -> None:
     from trainyard.report.render.terminal import next_steps
 
     screen = console()
-    screen.print(f"{plans.step}.", markup=False)
-    screen.print(plan_summary.headline(plans), markup=False)
+    _print_head(plans, screen)
     _print_tables(plan_summary.summary(plans), screen)
     screen.print(*next_steps(plan_summary.suggest_commands(plans), screen.width), sep="\n")
 
 
 def _print_full(plans: Plans) -> None:
     """Prints the headline and all tables of the plans."""
-    from trainyard.report.plans import hetero_tables, plan_summary, plan_tables
+    from trainyard.report.plans import cost_inputs, hetero_tables, plan_tables
 
     screen = console(full=True)
-    screen.print(f"{plans.step}.", markup=False)
-    screen.print(plan_summary.headline(plans), markup=False)
+    _print_head(plans, screen)
     tables = (
         hetero_tables.layouts(plans), *plan_tables.variants(plans), *hetero_tables.part_tables(plans),
-        *plan_tables.scaling(plans), plan_tables.ledger(plans.best.plan), plan_tables.memory(plans),
+        *plan_tables.scaling(plans), *cost_inputs.cost_inputs(plans), plan_tables.ledger(plans.best.plan),
+        plan_tables.memory(plans),
         *((plan_tables.collectives(plans),) if plans.collectives else ()),
     )  # fmt: skip
     _print_tables(tables, screen)
+
+
+def _print_head(plans: Plans, screen: Console) -> None:
+    """Prints the model, the first layout with its step, and the token budget if there is one."""
+    from trainyard.report.plans import plan_summary
+
+    lines = (
+        f"{plans.step}.", plan_summary.model_line(plans), plan_summary.headline(plans),
+        *plan_summary.budget_lines(plans), plan_summary.interval_line(plans),
+    )  # fmt: skip
+    for line in lines:
+        if line:
+            screen.print(line, markup=False)
 
 
 def _print_tables(tables: tuple[Table, ...], screen: Console) -> None:

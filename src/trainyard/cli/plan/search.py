@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FULL, JSON, OUT, SEQ_LEN, TOKENS
+from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FULL, JSON, OUT, SEQ_LEN, TOKENS, run_costs
 from trainyard.cli.support.pipes import InputFile
 
 
@@ -18,6 +18,7 @@ from trainyard.cli.support.pipes import InputFile
 @BATCH
 @SEQ_LEN
 @TOKENS
+@run_costs
 @FIX
 @click.option("--for", "framework", default="", metavar="NAME",
               help="Framework to plan for: trainyard (default), megatron, torchtitan, deepspeed.")  # fmt: skip
@@ -27,6 +28,7 @@ from trainyard.cli.support.pipes import InputFile
 def command(
     model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
     fix: tuple[str, ...], framework: str, out: Path | None, full: bool, as_json: bool,
+    **costs: float | None,
 ) -> None:  # fmt: skip
     """Find the fastest layouts of MODEL that fit on the devices, with time, memory, days and dollars.
 
@@ -35,11 +37,12 @@ def command(
     heads, layers and batch is searched.
     """
     from trainyard.api.plan_layouts import PlanOptions, plan_layouts
+    from trainyard.api.run_costs import RunCosts
     from trainyard.cli.plan.print_plans import print_plans
     from trainyard.cli.support.output import busy
 
     options = PlanOptions(
-        machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, fix=fix, front=as_json,
-        progress=busy,
+        machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
+        front=as_json, progress=busy,
     )  # fmt: skip
     print_plans(plan_layouts(model, framework, options), out, full, as_json)

@@ -1,13 +1,13 @@
 """Goodput of a long run under failures: the best checkpoint interval, and the fraction of the time spent training.
 
-Failures are random with a rate per node and day; each costs the work since the last checkpoint and a restart. The best
-interval and the expected time follow Daly (A higher order estimate of the optimum checkpoint interval, FGCS 22, 2006,
-equations 20 and 37); the spread between runs is simulated.
+Failures are random, with a mean time between those of one device; each costs the work since the last checkpoint and a
+restart. The expected time follows Daly (A higher order estimate of the optimum checkpoint interval, FGCS 22, 2006,
+equation 20), and the best interval minimises it; the spread between runs is simulated.
 """
 
 from __future__ import annotations
 
-from math import exp, expm1, sqrt
+from math import exp, expm1, log1p, sqrt
 
 import msgspec
 import numpy as np
@@ -15,15 +15,15 @@ import numpy as np
 from trainyard.errors import BadInput
 from trainyard.machine import Claim
 
-_SECONDS_PER_DAY = 86_400.0
 _GOODPUT_QUANTILES = (0.1, 0.9)
 """Quantiles of the goodput of simulated runs that bound its range."""
-RATE = Claim(
-    value=419 / 54 / 2048,
-    unit="1/(node day)",
+_SECONDS_PER_HOUR = 3_600.0
+DEVICE_MTBF = Claim(
+    value=54 * 24 * 16_384 / 419,
+    unit="h",
     date="2024-07",
     measured=True,
-    source="Llama 3, arXiv:2407.21783, section 3.3.4: 419 unexpected interruptions in 54 days on 2,048 nodes of 8 H100",
+    source="Llama 3, arXiv:2407.21783, section 3.3.4: 419 unexpected interruptions in 54 days on 16,384 H100",
 )
 RESTART = Claim(value=600.0, unit="s", source="assumed: from a failure until all ranks train again")
 SAVE = Claim(value=10.0, unit="s", source="assumed: a step's wait for an asynchronous checkpoint")
@@ -32,6 +32,8 @@ SAVE = Claim(value=10.0, unit="s", source="assumed: a step's wait for an asynchr
 _MAX_RATIO = 20.0
 """Largest ratio of a restart, or of a checkpoint interval, to the mean time between failures: beyond it, fewer than 1
 attempt in 10^8 succeeds."""
+_NEWTON_STEPS = 60
+"""Most steps to the best interval; it takes fewer than ten."""
 _MEAN_SUFFICES_FAILURES = 1e9
 """Number of failures beyond which all runs take the mean time, to 1 in 10,000."""
 _NORMAL_LIMIT_FAILURES = 1 << 14
@@ -40,31 +42,40 @@ _NORMAL_LIMIT_FAILURES = 1 << 14
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
     """`share`: mean fraction of the elapsed time spent training; `low` to `high` contains 80 % of runs. `every_s`:
-    seconds between checkpoints. `mtbf_s`: mean time between failures of the whole job."""
+    seconds between checkpoints. `mtbf_s`: mean time between failures of the whole job. `save_s`: seconds that a
+    checkpoint stops the training."""
 
     share: float
     low: float
     high: float
     every_s: float
     mtbf_s: float
+    save_s: float = SAVE.value
 
 
-def mean_time_between_failures(nodes: int, rate: Claim = RATE) -> float:
-    """Mean time between failures of a job on `nodes` nodes, in seconds. `rate`: failures per node and day. Raises
-    `BadInput` if either is not positive."""
-    if nodes < 1 or rate.value <= 0:
-        raise BadInput(f"{nodes} nodes that fail {rate.value:g} times a day each: both must be positive.")
-    return _SECONDS_PER_DAY / (rate.value * nodes)
+def mean_time_between_failures(devices: float, mtbf: Claim = DEVICE_MTBF) -> float:
+    """Mean time between failures of a job on `devices` devices, in seconds. `mtbf`: that of one device, in hours.
+    Raises `BadInput` if either is not positive."""
+    if devices <= 0 or mtbf.value <= 0:
+        raise BadInput(f"{devices:g} devices that fail every {mtbf.value:g} h each: both must be positive.")
+    return _SECONDS_PER_HOUR * mtbf.value / devices
 
 
 def best_interval(mtbf_s: float, save_s: float) -> float:
-    """Optimal seconds of work between checkpoints (Daly 2006, equation 37), at least `save_s`; `mtbf_s` if a save takes
-    at least twice that. `mtbf_s`: mean time between failures of the job; `save_s`: seconds to save a checkpoint,
-    without other work."""
-    if save_s >= 2 * mtbf_s:
+    """Seconds of work between checkpoints that minimise `expected_seconds`. `mtbf_s`: mean time between failures of the
+    job; `save_s`: seconds to save a checkpoint, without other work."""
+    save = save_s / mtbf_s
+    if save > _MAX_RATIO:
         return mtbf_s
-    ratio = save_s / (2 * mtbf_s)
-    return max(sqrt(2 * save_s * mtbf_s) * (1 + sqrt(ratio) / 3 + ratio / 9) - save_s, save_s)
+    # The minimum is where excess(x) = x + save + log(1 - x) = 0; x = interval / mtbf. This function decreases and is
+    # concave, so that Newton's method converges from above. Its value is not positive at both starting points.
+    interval = min(sqrt(2 * save), -expm1(-1 - save))
+    for _ in range(_NEWTON_STEPS):
+        excess = interval + save + log1p(-interval)
+        if excess >= 0:
+            break
+        interval += excess * (1 - interval) / interval
+    return interval * mtbf_s
 
 
 def expected_seconds(work_s: float, every_s: float, save_s: float, restart_s: float, mtbf_s: float) -> float:
@@ -76,33 +87,38 @@ def expected_seconds(work_s: float, every_s: float, save_s: float, restart_s: fl
 
 def goodput(
     work_s: float,
-    nodes: int,
-    rate: Claim = RATE,
+    devices: float,
+    mtbf: Claim = DEVICE_MTBF,
     restart: Claim = RESTART,
     save: Claim = SAVE,
     draws: int = 400,
     seed: int = 0,
 ) -> Goodput:
-    """Goodput of a run of `work_s` seconds without failures on `nodes` nodes, with the best checkpoint interval.
-    `rate`: failures per node and day; `restart`, `save`: seconds; `draws`: simulated runs. Raises `BadInput` if the run
-    would not advance."""
-    mtbf_s = mean_time_between_failures(nodes, rate)
+    """Goodput of a run of `work_s` seconds without failures on `devices` devices, with the best checkpoint
+    interval. `mtbf`: hours, of one device; `restart`, `save`: seconds; `draws`: simulated runs. Raises `BadInput` if
+    the run would not advance."""
+    mtbf_s = mean_time_between_failures(devices, mtbf)
     interval_s = best_interval(mtbf_s, save.value)
     longest_s = max(interval_s + save.value, restart.value)
     if longest_s > _MAX_RATIO * mtbf_s:
         raise BadInput(
-            f"{nodes:,} nodes fail every {mtbf_s:.3g} s on average, but a restart takes {restart.value:g} s and "
-            f"{interval_s + save.value:.3g} s pass between checkpoints: the run would not advance.",
-            "Plan for fewer devices, or leave out --tokens to plan only the step.",
+            f"{devices:,.10g} devices fail every {mtbf_s:.3g} s on average, but a restart takes {restart.value:g} s "
+            f"and {interval_s + save.value:.3g} s pass between checkpoints: the run would not advance.",
+            "Plan for fewer devices, correct the times of failures and checkpoints, or leave out --tokens.",
         )
     mean_s = expected_seconds(work_s, interval_s, save.value, restart.value, mtbf_s)
     share = work_s / mean_s
     if work_s / mtbf_s * exp(2 * longest_s / mtbf_s) > _MEAN_SUFFICES_FAILURES:
-        return Goodput(share=share, low=share, high=share, every_s=interval_s, mtbf_s=mtbf_s)
+        return Goodput(share=share, low=share, high=share, every_s=interval_s, mtbf_s=mtbf_s, save_s=save.value)
     elapsed_s = _draw_elapsed(work_s, interval_s, save.value, restart.value, mtbf_s, draws, seed)
     low, high = np.quantile(work_s / elapsed_s, _GOODPUT_QUANTILES)
     return Goodput(
-        share=share, low=min(float(low), share), high=max(float(high), share), every_s=interval_s, mtbf_s=mtbf_s
+        share=share,
+        low=min(float(low), share),
+        high=max(float(high), share),
+        every_s=interval_s,
+        mtbf_s=mtbf_s,
+        save_s=save.value,
     )
 
 

@@ -13,11 +13,16 @@ import numpy as np
 
 from trainyard.errors import BadInput
 from trainyard.machine import Claim, Machine
+from trainyard.predict.economics import power_cap
 from trainyard.predict.economics.failures import Goodput, goodput
+from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs.cases import Cases, Column
+from trainyard.predict.inputs.machine_model import ReferencePeak
 from trainyard.predict.time import shapes, state_space
 
 _SECONDS_PER_DAY = 86_400.0
+_ROUNDING = 1e-9
+"""Rounding error of an MFU of 1."""
 OVERHEAD = Claim(
     value=1.65,
     unit="of the devices' power",
@@ -70,16 +75,21 @@ def model_flops(cases: Cases) -> Column:
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """`mfu`: relative to the peak in the compute dtype. `days` and `dollars`: for the token budget, including failures
-    (`goodput`); 0 and None without a budget, and dollars None if a machine has no price. `kwh`: likewise, with devices
-    at full power plus hosts, networks and cooling; None if that power is unknown."""
+    """`mfu`: relative to `peak_flops_per_s`, the dense peak of all devices in `peak_dtype`. `days` and `dollars`: for
+    the token budget, including failures (`goodput`); 0 and None without a budget, and dollars None if a machine has no
+    price. `kwh`: likewise, with devices at full power, or at the power cap, plus hosts, networks and cooling; None if
+    that power is unknown. `longest_ratio`: with a power cap, days, dollars and kWh are up to this many times as
+    large."""
 
     tokens_per_s: float
     mfu: float
+    peak_flops_per_s: float = 0.0
+    peak_dtype: str = ""
     days: float = 0.0
     dollars: float | None = None
     kwh: float | None = None
     goodput: Goodput | None = None
+    longest_ratio: float = 1.0
 
     def __post_init__(self) -> None:
         """Raises `BadInput` for figures that are infinite or negative, or no tokens per second."""
@@ -92,34 +102,68 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
     def slower(self, factor: float) -> Bill:
         """The bill of a step `factor` times as long on the same devices. The goodput is the same."""
-        return Bill(
+        return msgspec.structs.replace(
+            self,
             tokens_per_s=self.tokens_per_s / factor,
             mfu=self.mfu / factor,
             days=self.days * factor,
             dollars=None if self.dollars is None else self.dollars * factor,
             kwh=None if self.kwh is None else self.kwh * factor,
-            goodput=self.goodput,
         )
 
 
 def bill(
-    fleet: Sequence[tuple[Machine, int]], wall_s: float, tokens: float, flops: float, peak: float, budget: float
+    fleet: Sequence[tuple[Machine, int]],
+    wall_s: float,
+    *,
+    tokens: float,
+    flops: float,
+    peak: ReferencePeak,
+    budget: TrainingBudget,
+    checkpoint_bytes: float = 0.0,
 ) -> Bill:
     """The bill of a step that takes `wall_s` seconds. `fleet`: (machine, number of ranks on machines of this kind).
-    `tokens`, `flops`: per step over all devices; `peak`: FLOP/s of all devices; `budget`: tokens to train on; 0 for
-    none, which gives a bill without days, dollars and energy."""
-    tokens_per_s, mfu = tokens / wall_s, flops / wall_s / peak
-    if not budget:
-        return Bill(tokens_per_s=tokens_per_s, mfu=mfu)
-    work_s = budget / tokens_per_s
-    run_goodput = goodput(work_s, sum(-(-ranks // machine.ranks_per_node) for machine, ranks in fleet))
+    `tokens`, `flops`: per step over all devices; `peak`: of all devices; `budget`: without tokens, the bill has no
+    days, dollars and energy. `checkpoint_bytes`: of all ranks. Raises `BadInput` for an MFU above 100 %, or a training
+    that would not advance."""
+    tokens_per_s = tokens / wall_s
+    step_bill = Bill(
+        tokens_per_s=tokens_per_s,
+        mfu=_model_flops_utilization(flops / wall_s, peak),
+        peak_flops_per_s=peak.flops_per_s,
+        peak_dtype=peak.dtype,
+    )
+    if not budget.tokens:
+        return step_bill
+    machines, devices = [machine for machine, _ in fleet], sum(ranks / machine.device.ranks for machine, ranks in fleet)
+    work_s = budget.tokens / tokens_per_s
+    run_goodput = goodput(work_s, devices, budget.mtbf, budget.restart, budget.save_of(checkpoint_bytes))
     days = work_s / run_goodput.share / _SECONDS_PER_DAY
     device_hours = [(machine, days * 24 * ranks / machine.device.ranks) for machine, ranks in fleet]
     dollars = _sum_if_all_known(
         hours * machine.price.value if machine.price else None for machine, hours in device_hours
     )
-    kwh = _sum_if_all_known(energy(machine, hours) for machine, hours in device_hours)
-    return Bill(tokens_per_s=tokens_per_s, mfu=mfu, days=days, dollars=dollars, kwh=kwh, goodput=run_goodput)
+    kwh = _sum_if_all_known(energy(machine, hours, budget) for machine, hours in device_hours)
+    return msgspec.structs.replace(
+        step_bill,
+        days=days,
+        dollars=dollars,
+        kwh=kwh,
+        goodput=run_goodput,
+        longest_ratio=power_cap.longest_ratio(machines, budget.power_cap),
+    )
+
+
+def _model_flops_utilization(flops_per_s: float, peak: ReferencePeak) -> float:
+    """Share of the peak. Raises `BadInput` above 100 %, which only a wrong peak or calibration can give."""
+    mfu = flops_per_s / peak.flops_per_s
+    if mfu > 1 + _ROUNDING:
+        raise BadInput(
+            f"The predicted step has {flops_per_s:.4g} model FLOP/s, more than the {peak.flops_per_s:.4g} FLOP/s that "
+            f"its devices reach in {peak.dtype}.",
+            "Correct the peak or the calibration in the machine file.",
+        )
+    return min(mfu, 1.0)
 
 
 def _sum_if_all_known(values: Iterable[float | None]) -> float | None:
@@ -128,7 +172,8 @@ def _sum_if_all_known(values: Iterable[float | None]) -> float | None:
     return sum(value for value in known if value is not None) if None not in known else None
 
 
-def energy(machine: Machine, device_hours: float) -> float | None:
-    """kWh of a number of device hours, including hosts, networks and cooling; None if the power is unknown."""
-    power = machine.device.power
-    return device_hours * power.value / 1e3 * (machine.power_overhead or OVERHEAD).value if power else None
+def energy(machine: Machine, device_hours: float, budget: TrainingBudget = NO_BUDGET) -> float | None:
+    """kWh of a number of device hours at full load, or at the budget's power cap, including hosts, networks and
+    cooling; None if the power is unknown."""
+    watts = power_cap.capped_watts(machine, budget.power_cap)
+    return None if watts is None else device_hours * watts / 1e3 * (machine.power_overhead or OVERHEAD).value

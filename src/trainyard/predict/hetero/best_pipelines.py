@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from trainyard.errors import BadJob
+from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.hetero import fleet, pipelines
 from trainyard.predict.hetero.assign_layers import assign
 from trainyard.predict.hetero.fleet import FleetPart, PartModel
@@ -55,11 +56,15 @@ class HeteroResult:
 
 
 def find(
-    wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework, most: int = 10, budget: float = 0.0
+    wanted: PlannerInput,
+    parts: tuple[FleetPart, ...],
+    framework: Framework,
+    most: int = 10,
+    budget: TrainingBudget = NO_BUDGET,
 ) -> HeteroResult:
     """Finds the `most` fastest pipelines over `parts`, and the fastest layout of each part alone. `wanted.devices`:
     ranks of all parts; `wanted.fixed`: layout axis -> value that the user fixed. `framework`: what runs the job, which
-    limits the layouts. `budget`: tokens to train on, for days and dollars; 0 for none. Raises `BadInput` for parts that
+    limits the layouts. `budget`: with tokens, for days and dollars. Raises `BadInput` for parts that
     cannot run one job, and `BadJob` if no layout divides them and the model, or none fits."""
     search.check_dtype(wanted, framework)
     fleet.check(parts)
@@ -119,10 +124,10 @@ def find_best(
     return [pipeline for _, _, pipeline in best_pipelines]
 
 
-def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budget: float) -> PartResult:
+def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budget: TrainingBudget) -> PartResult:
     """The fastest layout of one part alone, without the pipeline axes (`pp`, `interleave`) that were fixed for the
-    whole cluster; the reason if there is none. `wanted`: the model and batch, for the whole cluster; `budget`: tokens
-    to train on, for days and dollars; 0 for none."""
+    whole cluster; the reason if there is none. `wanted`: the model and batch, for the whole cluster; `budget`: with
+    tokens, for days and dollars."""
     fixed = {axis: value for axis, value in wanted.fixed.items() if axis not in ("pp", "interleave")}
     part_input = wanted._replace(devices=part.ranks, per_node=part.machine.ranks_per_node, fixed=fixed)
     try:

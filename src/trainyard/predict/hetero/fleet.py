@@ -18,6 +18,7 @@ from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.inputs.machine_model import ReferencePeak
 from trainyard.predict.memory.framework_memory import USABLE
 
 MAX_PARTS = 4
@@ -94,12 +95,13 @@ def max_stage_ranks(parts: tuple[FleetPart, ...]) -> int:
 
 
 class PartModel(NamedTuple):
-    """A part with its performance model."""
+    """A part with its performance model. `peak`: of one rank."""
 
     part: FleetPart
     hardware: RankHardware
     tuned: ConstantSet
     values: Constants
+    peak: ReferencePeak
 
     @property
     def usable_memory(self) -> float:
@@ -111,5 +113,6 @@ def model_parts(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: F
     """The performance model of each part. Raises `UnknownName` for a device without a peak in the dtype."""
     models = ((part, machine_model.build(part.machine, framework.software, wanted.dtype)) for part in parts)
     return tuple(
-        PartModel(part=part, hardware=model.hardware, tuned=model.tuned, values=model.values) for part, model in models
+        PartModel(part=part, hardware=model.hardware, tuned=model.tuned, values=model.values, peak=model.peak)
+        for part, model in models
     )

@@ -16,12 +16,14 @@ import numpy as np
 
 from trainyard.job import Job
 from trainyard.plan import Plan
-from trainyard.predict.economics import step_cost
+from trainyard.predict.economics import model_size, step_cost
+from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.hetero import pipelines
 from trainyard.predict.hetero.fleet import FleetPart
 from trainyard.predict.hetero.pipelines import PipelineTable
 from trainyard.predict.inputs.cases import Cases, Column, column
 from trainyard.predict.inputs.layout_space import AXES
+from trainyard.predict.inputs.machine_model import ReferencePeak
 from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
 from trainyard.predict.memory.framework_memory import RESERVED
 from trainyard.predict.memory.memory_parts import MemoryParts
@@ -188,11 +190,11 @@ class HeteroPipeline:
 
 
 def cost_pipeline(
-    pipeline: HeteroPipeline, simulated: SimulatedPipeline, job: Job, budget: float
+    pipeline: HeteroPipeline, simulated: SimulatedPipeline, job: Job, budget: TrainingBudget
 ) -> HeteroPipelineStep:
     """The cost of a step: its plan (ledger, prediction interval, memory), its bill (tokens/s, MFU, days, dollars), and
     times and memory of each stage. `simulated`: the simulation of `pipeline`. `job`: the job with the pipeline's
-    layout. `budget`: tokens to train on, for days and dollars; 0 for none."""
+    layout. `budget`: with tokens, for days and dollars."""
     table, case, memory = pipeline.table, pipeline.case, pipeline.memory
     step_time = predict_step(pipeline, simulated)
     # Idle seconds of each stage: in warm-up, in the steady state, and from its end until the end of the step.
@@ -203,10 +205,20 @@ def cost_pipeline(
     models_in_order = [table.part_models[part] for part in dict.fromkeys(table.part_of_stage.tolist())]
     parts = tuple(model.part for model in models_in_order)
     plan = _make_plan(pipeline, step_time, job, parts, memory, fullest_stage)
-    peak_flops = sum(float(model.hardware.peak[0]) * model.part.ranks for model in models_in_order)
+    peaks = [model.peak._replace(flops_per_s=model.peak.flops_per_s * model.part.ranks) for model in models_in_order]
+    peak = ReferencePeak(
+        sum(part_peak.flops_per_s for part_peak in peaks),
+        " and ".join(dict.fromkeys(part_peak.dtype for part_peak in peaks)),
+    )
     tokens, flops = float(job.recipe.tokens_per_step), float(step_cost.model_flops(case)[0])
     bill = step_cost.bill(
-        [(part.machine, part.ranks) for part in parts], plan.ledger.wall_ns / 1e9, tokens, flops, peak_flops, budget
+        [(part.machine, part.ranks) for part in parts],
+        plan.ledger.wall_ns / 1e9,
+        tokens=tokens,
+        flops=flops,
+        peak=peak,
+        budget=budget,
+        checkpoint_bytes=model_size.checkpoint_bytes(case),
     )
     first_layers = np.cumsum([0, *pipeline.layers_per_stage])
     return HeteroPipelineStep(

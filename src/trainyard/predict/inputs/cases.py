@@ -353,7 +353,7 @@ def of_layout(layout: Layout) -> dict[str, Any]:
 def of_recipe(recipe: Recipe) -> dict[str, Any]:
     """Columns of a recipe (name -> value) as trainyard's own trainer runs it: weights, gradients and state are in
     float32, whatever the compute dtype."""
-    is_low_precision = recipe.dtype.startswith("float8")
+    is_low_precision = words.DTYPES[recipe.dtype] < 2
     value_bytes = words.DTYPES["bfloat16" if is_low_precision else recipe.dtype]
     state_values = 2 if recipe.state_values is None else recipe.state_values  # of an unknown optimizer: as AdamW
     return {

@@ -16,7 +16,7 @@ from trainyard import job_file, words
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.model import Model
-from trainyard.predict.configs.deepspeed import deepspeed_json
+from trainyard.predict.configs.deepspeed import deepspeed_json, deepspeed_notes
 from trainyard.predict.configs.megatron import megatron_write
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_write
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
@@ -41,7 +41,9 @@ class Framework(NamedTuple):
     its weights and state. `dtypes`: its compute dtypes. `offers`: its pipelines. `allows`: mask of the layouts with
     these pipelines that it supports. `write_config`: the file or arguments that launch a job; raises `BadJob` if
     trainyard cannot write them. `refuses`: the reason that it cannot train a model, else "". `offloads`: mask of the
-    layouts that can offload to the host's memory, among those it `allows`."""
+    layouts that can offload to the host's memory, among those it `allows`. `outside_config`: a sentence for each
+    setting of a job that the written configuration cannot carry; `has_comments`: whether the configuration has
+    comments."""
 
     display_name: str
     software: str
@@ -52,6 +54,8 @@ class Framework(NamedTuple):
     write_config: Callable[[Job], str]
     refuses: Callable[[Model | VisionModel], str]
     offloads: Callable[[PlannerInput, LayoutSpace], Mask]
+    outside_config: Callable[[Job], tuple[str, ...]] = lambda _: ()
+    has_comments: bool = True
 
     def layouts(self, wanted: PlannerInput) -> LayoutSpace:
         """The layouts it allows, of all that divide the devices, heads, layers and batch of `wanted`."""
@@ -273,6 +277,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         write_config=_decoders_only("torchtitan", torchtitan_write.write),
         refuses=_torchtitan_refuses,
         offloads=_torchtitan_offloads,
+        outside_config=torchtitan_write.missing_flavor,
     ),
     "deepspeed": Framework(
         display_name="DeepSpeed",
@@ -284,5 +289,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         write_config=deepspeed_json.write,
         refuses=lambda _: "",
         offloads=_deepspeed_offloads,
+        outside_config=deepspeed_notes.settings_outside_json,
+        has_comments=False,
     ),
 }

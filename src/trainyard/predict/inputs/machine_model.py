@@ -12,15 +12,23 @@ from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
 
 
+class ReferencePeak(NamedTuple):
+    """The peak that MFU refers to: `flops_per_s`, of any number of ranks, in `dtype`."""
+
+    flops_per_s: float
+    dtype: str
+
+
 class MachineModel(NamedTuple):
     """`hardware`: the machine's claims as columns. `software`: the framework's; `tuned`: the fitted constants with
-    their source; `values`: the same constants as numbers."""
+    their source; `values`: the same constants as numbers. `peak`: of one rank."""
 
     machine: Machine
     hardware: RankHardware
     software: str
     tuned: ConstantSet
     values: Constants
+    peak: ReferencePeak
 
 
 def build(machine: Machine, software: str, dtype: str) -> MachineModel:
@@ -32,4 +40,19 @@ def build(machine: Machine, software: str, dtype: str) -> MachineModel:
         machine, "bfloat16" if is_low_precision else dtype, dtype if is_low_precision else ""
     )
     tuned = constant_sets.choose(machine, software)
-    return MachineModel(machine=machine, hardware=rank_hardware, software=software, tuned=tuned, values=tuned.values())
+    return MachineModel(
+        machine=machine,
+        hardware=rank_hardware,
+        software=software,
+        tuned=tuned,
+        values=tuned.values(),
+        peak=_reference(rank_hardware, dtype),
+    )
+
+
+def _reference(rank_hardware: RankHardware, dtype: str) -> ReferencePeak:
+    """The peak of the fastest products of a job that computes in `dtype`: below 16 bits those of layers run in `dtype`,
+    attention and the head in bfloat16. No time at this peak is shorter than that of the products, so MFU is at most
+    1."""
+    peak, low_peak = float(rank_hardware.peak[0]), float(rank_hardware.low_peak[0])
+    return ReferencePeak(low_peak, dtype) if low_peak >= peak else ReferencePeak(peak, "bfloat16")

@@ -15,8 +15,10 @@ from trainyard import limits
 from trainyard.errors import BadInput
 from trainyard.job import Job
 from trainyard.machine import Machine
+from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.search import points
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest
 
@@ -55,13 +57,13 @@ def scaling(
     wanted: PlannerInput,
     machine: Machine,
     framework: Framework,
-    budget: float,
+    budget: TrainingBudget,
     known_best: LayoutPoint,
     refuses: Callable[[Job], None] = lambda _: None,
 ) -> DeviceScaling:
     """Finds the fastest layouts on other device counts, doubled and halved from that of `wanted`. `wanted.devices`
     counts ranks; the result counts devices. `known_best`: the best layout of `wanted`, which is not searched again.
-    `budget`: tokens to train on, for days and dollars; `refuses`: raises `BadJob` for a job that cannot be run."""
+    `budget`: for days and dollars; `refuses`: raises `BadJob` for a job that cannot be run."""
 
     def plan_for(devices: int, samples: int) -> ScalingPoint:
         """The fastest layout on `devices` devices with `samples` per step; without a layout, the reason why there is
@@ -88,17 +90,24 @@ def scaling(
         for ranks in _scaled_rank_counts(wanted.devices, ranks_per_device)
     ]
     weak = [plan_for(ranks, int(samples)) for ranks, samples in weak_sizes if samples % 1 == 0]
-    points = _count_devices(strong, ranks_per_device)
+    strong = _count_devices(strong, ranks_per_device)
     return DeviceScaling(
-        strong=_set_efficiency(points),
+        strong=_set_efficiency(strong),
         weak=_set_efficiency(_count_devices(weak, ranks_per_device)),
-        summary=summarize(points),
+        summary=summarize(strong),
     )
 
 
-def _count_devices(points: Sequence[ScalingPoint], ranks_per_device: int) -> list[ScalingPoint]:
+def _count_devices(scaled_points: Sequence[ScalingPoint], ranks_per_device: int) -> list[ScalingPoint]:
     """Converts the device counts from ranks to devices."""
-    return [msgspec.structs.replace(point, devices=point.devices // ranks_per_device) for point in points]
+    return [
+        msgspec.structs.replace(
+            scaled,
+            devices=scaled.devices // ranks_per_device,
+            point=points.count_devices(scaled.point, ranks_per_device) if scaled.point else None,
+        )
+        for scaled in scaled_points
+    ]
 
 
 def _scaled_rank_counts(ranks: int, ranks_per_device: int) -> list[int]:

@@ -13,8 +13,9 @@ import numpy as np
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.plan import Plan
-from trainyard.predict.economics import step_cost
+from trainyard.predict.economics import model_size, step_cost
 from trainyard.predict.economics.step_cost import Bill
+from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs import cases, machine_model
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.framework_support import Framework
@@ -55,9 +56,9 @@ class LayoutCost:
         return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, self.reserved, self.bill)
 
 
-def cost_job(job: Job, machine: Machine, framework: Framework, budget: float = 0.0) -> LayoutCost:
-    """The cost of one job as it is, whether it fits or not. `budget`: tokens to train on, for days and dollars; 0 for
-    none. Raises `BadJob` if it offloads to hosts that the machine's file does not describe."""
+def cost_job(job: Job, machine: Machine, framework: Framework, budget: TrainingBudget = NO_BUDGET) -> LayoutCost:
+    """The cost of one job as it is, whether it fits or not. `budget`: with tokens, for days and
+    dollars. Raises `BadJob` if it offloads to hosts that the machine's file does not describe."""
     if job.recipe.offload:
         offload_variants.check_host(machine)
     case = _make_case(job, framework)
@@ -106,12 +107,12 @@ def cost_case(
     row: int,
     reserved: float,
     host_bytes: float,
-    budget: float,
+    budget: TrainingBudget,
     front: bool,
 ) -> LayoutCost:
     """Computes a layout's cost from its simulated step. `case`: the job's single case, which is at `row` of `times`.
-    `reserved`, `host_bytes`: bytes of a rank on its device and in its host's memory. `budget`: tokens to train on, for
-    days and dollars. `front`: as in `LayoutCost`."""
+    `reserved`, `host_bytes`: bytes of a rank on its device and in its host's memory. `budget`: with tokens, for days
+    and dollars. `front`: as in `LayoutCost`."""
     ledger = predicted_ledger.ledger(times, row, job.layout.ranks, model.machine.name)
     interval = interval_of(model, case)
     low, high = interval.bounds(ledger.wall_ns)
@@ -126,6 +127,15 @@ def cost_case(
         assumptions=model.tuned.claims,
     )
     tokens = float(job.recipe.tokens_per_step)
-    flops, peak = float(step_cost.model_flops(case)[0]), float(model.hardware.peak[0]) * job.layout.ranks
-    bill = step_cost.bill([(model.machine, job.layout.ranks)], ledger.wall_ns / 1e9, tokens, flops, peak, budget)
+    peak = model.peak._replace(flops_per_s=model.peak.flops_per_s * job.layout.ranks)
+    flops = float(step_cost.model_flops(case)[0])
+    bill = step_cost.bill(
+        [(model.machine, job.layout.ranks)],
+        ledger.wall_ns / 1e9,
+        tokens=tokens,
+        flops=flops,
+        peak=peak,
+        budget=budget,
+        checkpoint_bytes=model_size.checkpoint_bytes(case),
+    )
     return LayoutCost(plan=plan, bill=bill, reserved=int(reserved), host_bytes=int(host_bytes), front=front)

@@ -11,7 +11,8 @@ from trainyard.predict.economics.step_cost import Bill
 
 
 class LayoutPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A layout with its cost. `samples`: per step over all devices; `wall_ns`: of a step, with the interval `low` to
+    """A layout with its cost. `devices`: ranks, until `count_devices` has converted them. `samples`: per
+    step over all devices; `wall_ns`: of a step, with the interval `low` to
     `high` as in a `Plan`; `reserved`: bytes of the fullest rank."""
 
     devices: int
@@ -52,3 +53,8 @@ def of_job(job: Job, wall_ns: int, low: int, high: int, reserved: int, bill: Bil
         offload=job.recipe.offload,
         bill=bill,
     )
+
+
+def count_devices(point: LayoutPoint, ranks_per_device: int) -> LayoutPoint:
+    """The point with its ranks counted as devices."""
+    return msgspec.structs.replace(point, devices=point.devices // ranks_per_device)

@@ -1,6 +1,6 @@
 """Finds the fastest layouts of a search space, and the reasons why others are refused.
 
-`shortlist` chooses the layouts that `trainyard plan` shows. `budget` is the tokens to train on, from which days and
+`shortlist` chooses the layouts that `trainyard plan` shows. `budget` has the tokens to train on, from which days and
 dollars follow.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.machine import Machine
+from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
@@ -49,12 +50,12 @@ def search(
     machine: Machine,
     framework: Framework,
     most: int = 10,
-    budget: float = 0.0,
+    budget: TrainingBudget = NO_BUDGET,
     refuses: Callable[[Job], None] = lambda _: None,
     front: bool = False,
 ) -> SearchResult:
-    """Finds the `most` fastest layouts that fit, the fastest first. `budget`: tokens to train on, for days and dollars;
-    0 for none. `refuses`: raises `BadJob` for a job that cannot be run. `front`: also find the Pareto front of time and
+    """Finds the `most` fastest layouts that fit, the fastest first. `budget`: with tokens, for days and
+    dollars. `refuses`: raises `BadJob` for a job that cannot be run. `front`: also find the Pareto front of time and
     memory. Raises `BadJob` if no layout divides the model, or none fits, with the arithmetic and a cluster that is
     large enough."""
     space = find_fitting(wanted, machine, framework)
@@ -103,7 +104,7 @@ def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
 
 
 def fastest(
-    wanted: PlannerInput, machine: Machine, framework: Framework, budget: float, refuses: Callable[[Job], None]
+    wanted: PlannerInput, machine: Machine, framework: Framework, budget: TrainingBudget, refuses: Callable[[Job], None]
 ) -> LayoutCost:
     """The cost of the fastest layout, the first result of `search`. `budget`: as in `search`. Raises `BadJob` in the
     same cases, without suggesting a larger cluster."""

@@ -16,6 +16,7 @@ from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.ledger import Ledger
 from trainyard.machine import Machine
+from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.inputs import layout_space, machine_model
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.framework_support import Framework
@@ -105,8 +106,8 @@ def explain_refusals(refused: list[str]) -> str:
     return f"all {len(refused):,} layouts that fit are refused; the fastest: {refused[0]}"
 
 
-def cost_choice(space: SearchSpace, runnable: Runnable, budget: float, front: bool = False) -> LayoutCost:
-    """The cost of a simulated layout. `budget`: tokens to train on; `front`: whether all faster layouts need more
+def cost_choice(space: SearchSpace, runnable: Runnable, budget: TrainingBudget, front: bool = False) -> LayoutCost:
+    """The cost of a simulated layout. `budget`: for days and dollars; `front`: whether all faster layouts need more
     memory."""
     timed, job = runnable
     case, host_bytes = space.cases.take(np.array([timed.index])), float(space.sizes.host_bytes[timed.index])

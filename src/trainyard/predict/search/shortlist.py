@@ -12,6 +12,7 @@ import numpy as np
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.machine import Machine
+from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.search import baseline, layout_ratio, search_space, simplicity, variants
@@ -43,7 +44,7 @@ def shortlist(
     machine: Machine,
     framework: Framework,
     most: int = 10,
-    budget: float = 0.0,
+    budget: TrainingBudget = NO_BUDGET,
     refuses: Callable[[Job], None] = lambda _: None,
     front: bool = False,
 ) -> SearchResult:
@@ -94,7 +95,7 @@ def shortlist(
     )
 
 
-def _find_fastest(space: SearchSpace, runnable: Iterator[Runnable], most: int, budget: float) -> _FastestRows:
+def _find_fastest(space: SearchSpace, runnable: Iterator[Runnable], most: int, budget: TrainingBudget) -> _FastestRows:
     """The `most` fastest layouts that are not variants of each other."""
     fastest_rows = _FastestRows(rows={}, variants={}, front=[])
     least_memory = np.inf

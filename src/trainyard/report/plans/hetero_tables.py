@@ -10,6 +10,8 @@ from msgspec.structs import replace
 
 from trainyard import batch_shares
 from trainyard.machine import Claim
+from trainyard.predict.economics.model_size import measure_model
+from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.hetero.best_pipelines import HeteroResult, PartResult
 from trainyard.predict.hetero.fleet import FleetPart
 from trainyard.predict.hetero.pipeline_step import HeteroStage
@@ -22,15 +24,16 @@ from trainyard.report.plans.plans_file import SCHEMA, HeterogeneousCluster, Part
 from trainyard.report.view.view import Cell, Column, Table
 
 
-def from_mixed(mixed: HeteroResult, machines: str, tokens: float) -> Plans:
-    """The document of a heterogeneous search. `machines`: as the user named them; `tokens`: the budget to train on, 0
-    for none. The claims (price, power, failures) are means over devices."""
+def from_mixed(mixed: HeteroResult, machines: str, budget: TrainingBudget) -> Plans:
+    """The document of a heterogeneous search. `machines`: as the user named them. The claims (price, power,
+    failures) are means over devices."""
     parts, best = [alone.part for alone in mixed.alone], mixed.pipelines[0]
     fullest = next(stage for stage in best.stages if stage.reserved == best.choice.reserved)
     return Plans(
         schema=SCHEMA, machine=machines, devices=sum(part.devices for part in parts), memory_bytes=fullest.memory,
-        tokens=tokens, searched=mixed.searched, fit_in_memory=mixed.fitting, refused=(),
-        constants=_joined_constants(mixed.tuned), claims=_claims(parts) if tokens else {},
+        tokens=budget.tokens, searched=mixed.searched, fit_in_memory=mixed.fitting, refused=(),
+        constants=_joined_constants(mixed.tuned), claims=_claims(parts, budget) if budget.tokens else {},
+        model=measure_model(best.choice.plan.job),
         choices=tuple(
             PlanRecord(plan=pipeline.choice.plan, bill=pipeline.choice.bill, reserved_bytes=pipeline.choice.reserved)
             for pipeline in mixed.pipelines
@@ -48,7 +51,7 @@ def _part_alone(alone: PartResult) -> PartAlone:
     return PartAlone(
         part=str(alone.part),
         nodes=alone.part.nodes,
-        point=alone.choice.point if alone.choice else None,
+        point=points.count_devices(alone.choice.point, alone.part.machine.device.ranks) if alone.choice else None,
         reason=alone.reason,
         dollars=price.value * alone.part.devices if price else None,
     )
@@ -69,10 +72,10 @@ def _joined_constants(constant_sets: Sequence[ConstantSet]) -> ConstantSet:
     )
 
 
-def _claims(parts: Sequence[FleetPart]) -> dict[str, Claim]:
+def _claims(parts: Sequence[FleetPart], budget: TrainingBudget) -> dict[str, Claim]:
     """Name -> number behind the costs (price, power, failure rate), the mean over the devices of all parts; only those
     that are known for all parts."""
-    claims_of_parts = [(plans_file.claims(part.machine), part.devices) for part in parts]
+    claims_of_parts = [(plans_file.claims(part.machine, budget), part.devices) for part in parts]
     names = [name for name in claims_of_parts[0][0] if all(name in claims for claims, _ in claims_of_parts)]
     return {name: _mean([(claims[name], devices) for claims, devices in claims_of_parts]) for name in names}
 

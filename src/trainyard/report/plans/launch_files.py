@@ -12,10 +12,17 @@ from trainyard.report.plans.plans_file import Plans
 
 
 class LaunchFile(NamedTuple):
-    """`layout`: the kind of file, and the layout that it launches."""
+    """`layout`: the kind of file, and the layout that it launches. `outside`: a sentence for each setting that the file
+    cannot carry; `notes`: the text of a file of notes next to it, empty if the file itself has them as comments."""
 
     text: str
     layout: str
+    outside: tuple[str, ...] = ()
+    notes: str = ""
+
+
+NOTES_SUFFIX = ".notes.txt"
+"""Added to the name of a launch file for the name of its notes."""
 
 
 def launch_file(plans: Plans) -> LaunchFile:
@@ -27,8 +34,18 @@ def launch_file(plans: Plans) -> LaunchFile:
     text = runner.write_config(job)
     if plans.heterogeneous is None:
         layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
-        return LaunchFile(text, f"{runner.display_name}, {layout}.")
+        outside = runner.outside_config(job)
+        notes = "" if runner.has_comments else _notes(runner.display_name, layout, outside)
+        return LaunchFile(text, f"{runner.display_name}, {layout}.", outside, notes)
     counts = [stage.layers for stage in plans.heterogeneous.stages[0]]
     return LaunchFile(
         WRITERS[plans.framework](text, counts), f"{runner.display_name}, {job.layout}. {hetero_tables.ranks(plans)}"
     )
+
+
+def _notes(framework: str, layout: str, outside: tuple[str, ...]) -> str:
+    """The text of the notes: the settings that the launch file cannot carry."""
+    if not outside:
+        return ""
+    head = f"Settings of the planned layout ({layout}) that the {framework} configuration cannot carry:"
+    return "\n".join([head, *(f"- {sentence}" for sentence in outside)]) + "\n"

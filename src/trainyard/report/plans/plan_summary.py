@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.plan import Plan
-from trainyard.report.plans import hetero_tables, tied_layouts
+from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
+from trainyard.report.plans import budget_summary, hetero_tables, tied_layouts
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Cell, Column, Table
-from trainyard.units import show_count, show_rate
+from trainyard.units import show_rate
 
 _LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 5, 4, 3
 """Rows of the table of layouts; a layout takes two lines of 80 columns, three with days, four with its parts."""
@@ -18,25 +19,65 @@ _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
 
 _ABBREVIATIONS = "mbs: micro-batch size; recompute: activation checkpointing."
+_PER_RANK = "Memory: per rank, of which a device has {}."
 
 
 def headline(plans: Plans) -> str:
     """The first layout with its step time, throughput, MFU and memory; and how it compares with the fastest."""
     compared = tied_layouts.describe_ties(plans, _layout(plans, plans.choices.index(plans.fastest)))
     subject = tied_layouts.headline_subject(plans)
-    return f"{subject}: {_recipe(plans, 0)}. {_figures(plans, plans.best)}{compared}{_fastest(plans)}{_budget(plans)}"
+    return f"{subject}: {_recipe(plans, 0)}. {_figures(plans, plans.best)}{compared}{_fastest(plans)}"
+
+
+def model_line(plans: Plans) -> str:
+    """Parameters of the model, those active per token if fewer, and FLOPs per token."""
+    size, unit = plans.model, tables.unit_of(plans.best.plan.job).removesuffix("s")
+    if size is None:
+        return ""
+    active = size.active_parameters
+    of_experts = f" ({_billions(active)} active per {unit})" if active < size.parameters else ""
+    flops = show_rate(size.flops_per_token, "FLOPs")
+    return f"{_billions(size.parameters)} parameters{of_experts}, {flops} per {unit} (forward and backward)."
+
+
+def interval_line(plans: Plans) -> str:
+    """The meaning of the prediction interval, in a sentence."""
+    if tables.is_calibrated(plans.best.plan):
+        return "Four of five measured steps of such trainings are expected in the interval."
+    low, high, _ = NOT_CALIBRATED
+    return f"The interval is not calibrated: {low:g} to {high:g} times the prediction are assumed."
+
+
+def budget_lines(plans: Plans) -> tuple[str, ...]:
+    """The token budget with the first layout: days, dollars, energy, failures; nothing without a budget."""
+    bill = plans.best.bill
+    if not plans.tokens or bill.goodput is None:
+        return ()
+    failures = budget_summary.failures(bill.goodput, bill.days)
+    lines = (budget_summary.training(plans), failures, budget_summary.power_cap(plans))
+    return tuple(line for line in lines if line)
 
 
 def summary(plans: Plans) -> tuple[Table, ...]:
-    """The tables of the screen: layouts, the ledger of the first and its memory."""
+    """The tables of the screen: layouts, the ledger of the first and its memory; for a token budget, the next layouts
+    only."""
+    if plans.tokens:
+        alternatives = budget_summary.alternatives(_layouts(plans))
+        return (alternatives,) if alternatives.rows else ()
     return (_layouts(plans), _ledger(plans), _memory(plans))
+
+
+def _billions(count: int) -> str:
+    """A number of parameters in billions, or millions below one billion."""
+    return f"{count / 1e9:,.1f} B" if count >= 1e9 else f"{count / 1e6:,.1f} M"
 
 
 def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
     """The commands and options that the screen suggests at its end."""
+    if plans.tokens:
+        return (NextStep("--full", "all layouts, accounts, memory, scaling, and the source of each cost"),)
     extra = ["every account and part of memory"]
     extra += ["the stages, and each kind of device alone"] if plans.heterogeneous else []
-    extra += ["scaling over devices"] if plans.scaling else []
     steps = [NextStep("--full", f"{len(plans.choices)} layouts, {', '.join(extra)}")]
     if plans.choices[plans.as_configured :]:
         steps.append(NextStep("--out FILE", "write the launch configuration of the recommended layout"))
@@ -67,12 +108,14 @@ def _figures(plans: Plans, record: PlanRecord) -> str:
     """A sentence with a layout's predicted step and its 80 % interval, throughput per device, MFU and memory."""
     unit, unit_ns = tables.time_unit(plans)
     plan, bill = record.plan, record.bill
+    of_peak = f" of the {bill.peak_dtype} peak" if bill.peak_dtype else ""
     calibrated = "" if tables.is_calibrated(plan) else ", not calibrated"
-    memory = f"{_rounded(record.reserved_bytes / 1e9)} of {plans.memory_bytes / 1e9:.1f} GB reserved"
+    per_rank = " per rank" if plans.ranks_per_device > 1 else ""
+    memory = f"{_rounded(record.reserved_bytes / 1e9)} of {plans.memory_bytes / 1e9:.1f} GB reserved{per_rank}"
     return (
         f"Predicted step: {plan.ledger.wall_ns / unit_ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / unit_ns:,.2f} to "
         f"{plan.high / unit_ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
-        f"{tables.unit_of(plan.job)}/s/device, MFU {_rounded(100 * bill.mfu)} %, {memory}."
+        f"{tables.unit_of(plan.job)}/s/device, MFU {_rounded(100 * bill.mfu)} %{of_peak}, {memory}."
     )
 
 
@@ -97,17 +140,6 @@ def _fastest(plans: Plans) -> str:
     )
 
 
-def _budget(plans: Plans) -> str:
-    """Days, dollars and energy of the token budget; empty without a budget."""
-    if not plans.tokens:
-        return ""
-    bill = plans.best.bill
-    parts = [f"{bill.days:,.1f} days"]
-    parts += [f"${bill.dollars:,.0f}"] if bill.dollars is not None else []
-    parts += [show_rate(bill.kwh * 1e3, "Wh")] if bill.kwh is not None else []
-    return f" {show_count(plans.tokens)} {tables.unit_of(plans.best.plan.job)}: {', '.join(parts)}."
-
-
 def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
@@ -124,11 +156,12 @@ def _layouts(plans: Plans) -> Table:
         )  # fmt: skip
         rows.append(row + ((record.bill.days,) if plans.tokens else ()))
     hidden_rows = len(plans.choices) - len(rows)
+    per_rank = f" {_PER_RANK.format(plans.ranks_per_device)}" if plans.ranks_per_device > 1 else ""
     return Table(
         title="Layout",
         notes=(
             *((f"{hidden_rows} more: --full.",) if hidden_rows else ()), *tied_layouts.short_notes(plans),
-            _ABBREVIATIONS, _constants(plans),
+            _ABBREVIATIONS + per_rank, _constants(plans),
         ),
         columns=(
             Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),

@@ -40,7 +40,7 @@ def layouts(plans: Plans) -> Table:
         Column(title=f"step, {unit}", digits=2, id=True), Column(title=f"{INTERVAL}, {unit}", id=True, optional=True),
         *tied_layouts.versus_columns(plans),
         Column(title=f"{unit_of(plans.best.plan.job)}/s", digits=0, optional=True),
-        Column(title="MFU, %", digits=1),
+        Column(title="MFU, %", digits=1, note=_mfu_note(plans)),
         Column(title="memory, GB", digits=1, id=True, note="Memory: the GB that the fullest rank reserves."),
         *_spent_columns(plans, with_notes=True),
     )  # fmt: skip
@@ -64,6 +64,15 @@ def layouts(plans: Plans) -> Table:
             _row(record, unit_ns, plans, plans.as_configured and not at) for at, record in enumerate(plans.choices)
         ),
     )  # fmt: skip
+
+
+def _mfu_note(plans: Plans) -> str:
+    """The peak that MFU refers to."""
+    bill = plans.best.bill
+    if not bill.peak_dtype:
+        return ""
+    per_device = units.show_rate(bill.peak_flops_per_s / plans.devices, "FLOP/s")
+    return f"MFU: model FLOPs over the dense {bill.peak_dtype} peak, {per_device} per device."
 
 
 def constants_note(plans: Plans) -> str:
@@ -122,15 +131,15 @@ def _spent(planned: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
 
 def _failure_note(plans: Plans, goodput: Goodput | None) -> str:
     """A note on the time lost to failures, restarts and checkpoints; empty if they are unknown."""
-    if goodput is None or not {"failures", "restart"} <= plans.claims.keys():
+    if goodput is None or not {"mtbf", "restart"} <= plans.claims.keys():
         return ""
     low, share, high = (f"{100 * part:.1f}" for part in (goodput.low, goodput.share, goodput.high))
     affected = "Days and dollars" if "price" in plans.claims else "Days"
     restart, every = plans.claims["restart"].value / 60, goodput.every_s / 60
     return (
         f"{affected} assume that {share} % of the time is training ({low} to {high} in four of five runs): "
-        f"a failure every {goodput.mtbf_s / 3600:.1f} h ({plans.claims['failures'].source}), {restart:.0f} min to "
-        f"restart, a checkpoint every {every:.1f} min."
+        f"a failure every {goodput.mtbf_s / 3600:.1f} h ({plans.claims['mtbf'].source}), {restart:.0f} min to "
+        f"restart, a checkpoint of {goodput.save_s:.3g} s every {every:.1f} min."
     )
 
 
@@ -145,9 +154,11 @@ def _powered(plans: Plans) -> tuple[str, ...]:
     """A note on the assumptions of the energy figures, of which other tables have some too; none if there are none."""
     if not plans.tokens or not {"power", "overhead"} <= plans.claims.keys():
         return ()
-    power, overhead = plans.claims["power"], plans.claims["overhead"]
+    power, overhead, cap = plans.claims["power"], plans.claims["overhead"], plans.claims.get("power_cap")
+    full = f"their full {power.value:,.0f} W"
+    watts = f"the cap of {cap.value:,.0f} W, not {full}" if cap and cap.value < power.value else full
     return (
-        f"kWh: devices at their full {power.value:,.0f} W ({power.source}), times {overhead.value:g} for hosts, "
+        f"kWh: devices at {watts} ({power.source}), times {overhead.value:g} for hosts, "
         f"networks and cooling ({overhead.source}).",
     )
 

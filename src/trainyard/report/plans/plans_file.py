@@ -14,10 +14,13 @@ from trainyard.job import Job
 from trainyard.ledger import decode_hook
 from trainyard.machine import Claim, Machine
 from trainyard.plan import Collective, Plan
-from trainyard.predict.economics import failures, step_cost
+from trainyard.predict.economics import step_cost
+from trainyard.predict.economics.model_size import ModelSize, measure_model
 from trainyard.predict.economics.step_cost import Bill
+from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.hetero.pipeline_step import HeteroStage
 from trainyard.predict.inputs.constant_sets import ConstantSet
+from trainyard.predict.search import points
 from trainyard.predict.search.device_scaling import DeviceScaling
 from trainyard.predict.search.layout_ratio import StepRatio
 from trainyard.predict.search.points import LayoutPoint
@@ -80,10 +83,10 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `choices`: the recommended layout, which is the simplest of those tied with the fastest; the others that are tied,
     the simplest first; the rest by step time, with plain FSDP or DDP (`baseline`) if it fits. With `as_configured` the
     job as configured comes before these. For a mixed cluster: the fastest first. `no_baseline`: why `choices` has no
-    plain FSDP or DDP. `memory_bytes`:
-    memory of one device. `tokens`: the budget of the days, dollars, energy and `scaling`; `claims`: the constants
-    behind those. `heterogeneous`: set if `machine` names several parts; `memory_bytes` is then that of the fullest
-    stage of the first choice. `exact_bytes`: rank -> bytes that a fake run counted for the first choice;
+    plain FSDP or DDP. `memory_bytes`: memory of one rank, of which a device has `ranks_per_device`. `tokens`: the
+    budget of the days, dollars, energy and `scaling`; `claims`: the constants behind those. `heterogeneous`: set if
+    `machine` names several parts; `memory_bytes` is then that of the fullest stage of the first choice. `model`: the
+    size of the model. `exact_bytes`: rank -> bytes that a fake run counted for the first choice;
     `collectives`: those of data parallelism in its step, empty if they are not predicted.
     `ignored_settings`, `differing_settings`: settings of an imported configuration that cost nothing, and those that
     are predicted differently.
@@ -98,6 +101,8 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     constants: ConstantSet
     choices: tuple[PlanRecord, ...]
     device: str = ""
+    ranks_per_device: int = 1
+    model: ModelSize | None = None
     memory_bytes: float = 0.0
     tokens: float = 0.0
     as_configured: bool = False
@@ -170,12 +175,13 @@ def _same_plan(planned: Job, job: Job) -> bool:
 
 
 def from_search(
-    result: SearchResult, machine: Machine, devices: int, tokens: float = 0.0, scaling: DeviceScaling | None = None,
+    result: SearchResult, machine: Machine, devices: int, budget: TrainingBudget = NO_BUDGET,
+    scaling: DeviceScaling | None = None,
     as_configured: bool = False, exact_bytes: dict[int, int] | None = None, ignored_settings: tuple[str, ...] = (),
     differing_settings: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
     collectives: tuple[Collective, ...] = (),
 ) -> Plans:  # fmt: skip
-    """The document of a search's result. `devices`: as counted in the machine file; `tokens`: the budget, 0 for none;
+    """The document of a search's result. `devices`: as counted in the machine file;
     `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and batch.
     The others: as in `Plans`."""
     return Plans(
@@ -184,13 +190,15 @@ def from_search(
         device=machine.device.name,
         devices=devices,
         memory_bytes=machine.rank_memory,
-        tokens=tokens,
+        ranks_per_device=machine.device.ranks,
+        model=measure_model(result.choices[0].plan.job),
+        tokens=budget.tokens,
         searched=result.searched,
         fit_in_memory=result.fitting,
         refused=result.refused,
         constants=result.tuned,
         as_configured=as_configured,
-        claims=claims(machine) if tokens else {},
+        claims=claims(machine, budget) if budget.tokens else {},
         choices=tuple(
             PlanRecord(
                 plan=candidate.plan,
@@ -201,11 +209,11 @@ def from_search(
                 versus_fastest=candidate.ratio,
                 baseline=candidate.baseline,
                 folded=candidate.folded,
-                variants=candidate.variants,
+                variants=tuple(points.count_devices(point, machine.device.ranks) for point in candidate.variants),
             )
             for candidate in result.choices
         ),
-        pareto_front=result.front,
+        pareto_front=tuple(points.count_devices(point, machine.device.ranks) for point in result.front),
         no_baseline=result.no_baseline,
         scaling=scaling,
         exact_bytes=exact_bytes or {},
@@ -218,14 +226,15 @@ def from_search(
     )
 
 
-def claims(machine: Machine) -> dict[str, Claim]:
-    """Name -> input of the costs, with its source: price, power and its overhead, failure rate, times of
-    restarts and checkpoints. Unknown ones are left out."""
+def claims(machine: Machine, budget: TrainingBudget) -> dict[str, Claim]:
+    """Name -> input of the costs, with its source: price, power, its overhead and its cap, mean time between failures
+    of a device, times of restarts and checkpoints. Unknown ones are left out."""
     power = machine.device.power
     known = {
         "price": machine.price, "power": power,
         "overhead": (machine.power_overhead or step_cost.OVERHEAD) if power else None,
-        "failures": failures.RATE, "restart": failures.RESTART, "checkpoint": failures.SAVE,
+        "power_cap": budget.power_cap, "mtbf": budget.mtbf, "restart": budget.restart,
+        "checkpoint": None if budget.storage else budget.save, "storage": budget.storage,
     }  # fmt: skip
     return {name: claim for name, claim in known.items() if claim}
 

@@ -99,7 +99,7 @@ def _figures(plans: Plans) -> list[KeyFigure]:
                "Predicted; four of five measured steps lie in this interval.", f"{low} to {high}"),
         figure("throughput", units.show_rate(bill.tokens_per_s, f" {unit}/s"), f"{unit.capitalize()} of all devices."),
         KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%",
-               description="Model FLOPs a second, over the peak."),
+               description=f"Model FLOPs a second, over the {bill.peak_dtype} peak.".replace("  ", " ")),
         KeyFigure(label="memory", value=f"{best.reserved_bytes / 1e9:.1f}", unit="GB",
                description="The fullest rank's.",
                change=f"of {plans.memory_bytes / 1e9:.1f}" if plans.memory_bytes else ""),
@@ -142,7 +142,7 @@ def _planned(plans: Plans) -> Planned:
         parts=tuple(legends[part] for part in used),
         stacks=tuple(
             Stack(
-                label=_label(_point(record)),
+                label=_label(_point(record, plans)),
                 sizes=tuple(record.plan.memory.get(part, 0) for part in used),
                 reserved=record.reserved_bytes,
             )
@@ -154,19 +154,21 @@ def _planned(plans: Plans) -> Planned:
         devices=plans.devices,
         front=tuple(
             _dot(record)
-            for record in plans.pareto_front or [_point(record) for record in plans.choices if record.on_pareto_front]
+            for record in plans.pareto_front
+            or [_point(record, plans) for record in plans.choices if record.on_pareto_front]
         ),
-        others=tuple(_dot(_point(record)) for record in plans.choices if not record.on_pareto_front),
+        others=tuple(_dot(_point(record, plans)) for record in plans.choices if not record.on_pareto_front),
         strong=_dots(scaling.strong) if scaling else (),
         weak=_dots(scaling.weak) if scaling else (),
         summary=scaling.summary if scaling else "",
     )
 
 
-def _point(record: PlanRecord) -> LayoutPoint:
+def _point(record: PlanRecord, plans: Plans) -> LayoutPoint:
     """A layout with the figures that charts need, without its ledger."""
     plan = record.plan
-    return points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, record.reserved_bytes, record.bill)
+    point = points.of_job(plan.job, plan.ledger.wall_ns, plan.low, plan.high, record.reserved_bytes, record.bill)
+    return points.count_devices(point, plans.ranks_per_device)
 
 
 def _label(point: LayoutPoint) -> str:

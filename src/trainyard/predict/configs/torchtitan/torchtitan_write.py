@@ -41,9 +41,17 @@ def write(job: Job) -> str:
         f"torchtitan up to 0.2.2, on {layout.ranks} devices: torchrun ... -m torchtitan.train --job.config_file FILE.",
         "Later versions take each key on the command line: --section.key value.",
         "Data and tokenizer are torchtitan's defaults for tests: set [training] dataset, [model] hf_assets_path.",
-        *([] if flavor else [f"Missing: [model] name and flavor. No flavor has the sizes of {model.name}."]),
+        *missing_flavor(job),
     ]
     return toml.dumps(sections, "\n".join(comment))
+
+
+def missing_flavor(job: Job) -> tuple[str, ...]:
+    """A sentence on the model if no flavor has its sizes, so that the file cannot name it."""
+    model = job.decoder
+    if flavors.find(model):
+        return ()
+    return (f"Missing: [model] name and flavor. No flavor has the sizes of {model.name}.",)
 
 
 def _parallelism(job: Job) -> dict[str, Any]:

@@ -1,0 +1,68 @@
+"""Parameters, FLOPs per token and checkpoint bytes of a model, from its sizes.
+
+A case is a row of the cost model's input, `Cases`; here it has one rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+
+from trainyard import words
+from trainyard.job import Job
+from trainyard.predict.economics.step_cost import model_flops
+from trainyard.predict.inputs import cases
+from trainyard.predict.inputs.cases import Cases, column
+from trainyard.predict.time import shapes
+from trainyard.predict.time.shapes import Weights
+
+
+class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
+    """`parameters`: of the whole model; `active_parameters`: those that a token uses, fewer with experts.
+    `flops_per_token`: model FLOPs of a training step, forward and backward without recomputation, per token of a
+    sequence of the step's length (per image for models of images)."""
+
+    parameters: int
+    active_parameters: int
+    flops_per_token: float
+
+
+def measure_model(job: Job) -> ModelSize:
+    """The size of a job's model, whatever its layout."""
+    case = _on_one_rank(cases.of_jobs([job]))
+    weights = shapes.weights(case)
+    parameters = _count(case, weights)
+    used_share = np.where(case.experts > 0, case.active_experts / np.maximum(case.experts, 1.0), 1.0)
+    active = _count(case, weights._replace(expert=weights.expert * used_share))
+    return ModelSize(
+        parameters=round(parameters),
+        active_parameters=round(active),
+        flops_per_token=float(model_flops(case)[0]) / job.recipe.tokens_per_step,
+    )
+
+
+def checkpoint_bytes(case: Cases) -> float:
+    """Bytes of a checkpoint of a single case: all weights, and the optimizer state of the trained ones."""
+    case = _on_one_rank(case)
+    weights = shapes.weights(case)
+    state_bytes = float(case.state_bytes[0])
+    return _count(case, weights) * float(case.weight_bytes[0]) + _count(case, weights.trained(case)) * state_bytes
+
+
+def _on_one_rank(case: Cases) -> Cases:
+    """The case without parallelism."""
+    return replace(case, **dict.fromkeys((*words.AXES, "interleave"), column(1.0)))
+
+
+def _count(case: Cases, weights: Weights) -> float:
+    """Number of weights of the whole model, from those of one layer and of the vocabulary's table."""
+    dense_layers, moe_layers = shapes.layer_kinds(case)
+    has_embedding = case.lead_parameters == 0
+    tables = np.where(has_embedding & (case.tie_word_embeddings == 0), 2.0, 1.0)
+    ends = weights.table * tables + case.lead_parameters + case.tail_parameters
+    final_norm = np.where(has_embedding, case.width, 0.0)
+    layers = case.layers * weights.shared + dense_layers * weights.dense
+    experts = moe_layers * (weights.routed + weights.expert)
+    return float((layers + experts + ends + final_norm)[0])

@@ -1,0 +1,83 @@
+"""A training budget in a few lines: the recommended layout, its step, days, dollars, energy and failures, and the next
+best layouts."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from trainyard.predict.economics.failures import Goodput
+from trainyard.report.plans import plan_tables as tables
+from trainyard.report.plans.plans_file import Plans
+from trainyard.report.view.view import Table
+from trainyard.units import show_count, show_rate
+
+_ALTERNATIVES = 3
+_LEFT_OUT = ("MFU, %",)
+"""Columns of the table of layouts that the alternatives lack, so that a layout needs fewer lines."""
+_HOURS_PER_DAY, _SECONDS_PER_DAY = 24, 86_400
+_LEAST_DAYS = 2
+"""Shortest time that is printed in days."""
+
+
+def training(plans: Plans) -> str:
+    """Days or hours with their interval, dollars and energy of the token budget."""
+    plan, bill = plans.best.plan, plans.best.bill
+    scale, unit = (1, "days") if bill.days >= _LEAST_DAYS else (_HOURS_PER_DAY, "h")
+    duration = scale * bill.days
+    low, high = (duration * bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
+    parts = [f"{duration:,.1f} {unit} ({low:,.1f} to {high:,.1f})"]
+    parts.append("price unknown" if bill.dollars is None else f"${bill.dollars:,.0f}")
+    parts.append("power unknown" if bill.kwh is None else show_rate(bill.kwh * 1e3, "Wh"))
+    return f"{show_count(plans.tokens)} {tables.unit_of(plan.job)}: {', '.join(parts)}."
+
+
+def failures(goodput: Goodput, days: float) -> str:
+    """Expected number of failures in `days`, the time lost to them, and the checkpoint interval."""
+    count = days * _SECONDS_PER_DAY / goodput.mtbf_s
+    lost_percent, lost_hours = 100 * (1 - goodput.share), days * (1 - goodput.share) * _HOURS_PER_DAY
+    lost = (
+        f"{_few(lost_hours)} h"
+        if lost_hours < _LEAST_DAYS * _HOURS_PER_DAY
+        else f"{lost_hours / _HOURS_PER_DAY:,.1f} days"
+    )
+    return (
+        f"Failures: {_few(count)} expected; {_few(lost_percent)} % of the time ({lost}) is lost to them, restarts and "
+        f"checkpoints. Checkpoint interval: {_duration(goodput.every_s)}."
+    )
+
+
+def power_cap(plans: Plans) -> str:
+    """The effect of a power cap; empty without one."""
+    cap, power, ratio = plans.claims.get("power_cap"), plans.claims.get("power"), plans.best.bill.longest_ratio
+    if cap is None or power is None:
+        return ""
+    if ratio == 1:
+        return f"The power cap of {cap.value:,.0f} W is not below the full {power.value:,.0f} W and has no effect."
+    return (
+        f"With the power cap of {cap.value:,.0f} W, days, dollars and energy are up to {ratio:.2f} times as large: an "
+        "assumed bound, since the speed at this power is unknown. The figures above are without a loss of speed."
+    )
+
+
+def alternatives(layouts: Table) -> Table:
+    """The layouts after the first, from the table of layouts, without the columns of lesser use."""
+    kept = [at for at, column in enumerate(layouts.columns) if column.title not in _LEFT_OUT]
+    return replace(
+        layouts,
+        title="Alternatives",
+        notes=(),
+        columns=tuple(layouts.columns[at] for at in kept),
+        rows=tuple(tuple(row[at] for at in kept) for row in layouts.rows[1 : 1 + _ALTERNATIVES]),
+    )
+
+
+def _few(amount: float) -> str:
+    """A positive amount with one decimal below ten."""
+    return "<0.1" if 0 < amount < 0.05 else f"{amount:,.1f}" if amount < 10 else f"{amount:,.0f}"
+
+
+def _duration(seconds: float) -> str:
+    """Seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
