@@ -73,7 +73,7 @@ def test_which_steps_are_calibrated() -> None:
 
 def test_a_plan_states_whether_its_interval_is_calibrated() -> None:
     for name, calibrated in (("h100", True), ("mi355x", False)):
-        plan = cost_job(example(), machines.load(name), FRAMEWORKS["megatron"], 0.0).plan
+        plan = cost_job(example(), machines.load(name), FRAMEWORKS["megatron"]).plan
         assert plan.calibrated == calibrated
         assert plan.low < plan.ledger.wall_ns < plan.high
 
