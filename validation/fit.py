@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.formats import toml
-from trainyard.predict.calibrate.least_squares import MAX_ITERATIONS, PRIOR, solve
+from trainyard.predict.calibrate.least_squares import MAX_ITERATIONS, solve
 from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constant_sets import ConstantSet, assumed
@@ -40,6 +40,9 @@ MEGATRON = Path(__file__).parent / "megatron.csv"
 CONSTANTS = ROOT / "src" / "trainyard" / "data" / "constants"
 NOISE = 0.05
 """Standard deviation of the logarithm of a measured step time."""
+PRIOR = 0.2
+"""Standard deviation of a constant's logarithm around its prior. With 0.4, `matmul` and the links of Megatron on Hopper
+went to their limit of 1, and the rows fitted to were predicted no better."""
 _GAIN = 1e-5
 """Relative decrease of the cost below which the fit ends."""
 _ITERATIONS_FROM_START = 3
@@ -62,7 +65,8 @@ _UNSEEN = {
 
 class Fit(NamedTuple):
     """A set of constants: the rows of these devices and of this software, or of `also`. `parent`: the set whose
-    constants are the centre of the prior; if empty, these are the assumed ones."""
+    constants are the centre of the prior; if empty, these are the assumed ones. `prior`: standard deviation of a
+    constant's logarithm around that; wider for a set whose hundreds of rows identify its constants."""
 
     name: str
     description: str
@@ -70,6 +74,7 @@ class Fit(NamedTuple):
     software: str
     parent: str = ""
     also: tuple[str, ...] = ()
+    prior: float = PRIOR
 
     def wanted(self, row: Row) -> bool:
         return row.machine in self.devices and row.software in (self.software, *self.also)
@@ -79,7 +84,7 @@ AMPERE, HOPPER = ("a100", "a100-40gb"), ("h100", "h200", "h800")
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 FITS = (
     Fit("ampere-megatron-21", "Megatron of 2021 and 2022 on A100: float16, attention that writes its scores.", AMPERE,
-        "megatron-21"),
+        "megatron-21", prior=0.4),
     Fit("ampere-megatron-deepspeed", "Megatron-DeepSpeed of 2022 on A100.", AMPERE, "megatron-deepspeed",
         parent="ampere-megatron-21"),
     Fit("ampere-fsdp", "Sharded data parallelism on A100, eager, with fused attention.", AMPERE, "fsdp"),
@@ -138,10 +143,10 @@ def free(chosen: Sequence[Row]) -> list[str]:
     return [name for name in Constants._fields if name not in fixed]
 
 
-def fit(chosen: Sequence[Row], prior: Constants, start: Constants | None = None) -> Constants:
-    """Constants fitted to rows, near their values in `prior`. `start`: the first estimate."""
+def fit(chosen: Sequence[Row], centre: Constants, prior: float = PRIOR, start: Constants | None = None) -> Constants:
+    """Constants fitted to rows, near their values in `centre`; `prior`: as in `Fit`. `start`: the first estimate."""
     batch, where, seconds = columns(chosen)
-    noise = np.hypot(NOISE, [log_spread(row, prior) for row in chosen])
+    noise = np.hypot(NOISE, [log_spread(row, centre) for row in chosen])
 
     def residuals(constants: Constants) -> npt.NDArray[np.float64]:
         errors = np.log(step.step(batch, where, constants).wall / seconds) / noise
@@ -149,7 +154,7 @@ def fit(chosen: Sequence[Row], prior: Constants, start: Constants | None = None)
         return np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors * errors) - 1))
 
     iterations = _ITERATIONS_FROM_START if start else MAX_ITERATIONS
-    return solve(prior, free(chosen), residuals, start=start, gain=_GAIN, iterations=iterations)
+    return solve(centre, free(chosen), residuals, prior, start=start, gain=_GAIN, iterations=iterations)
 
 
 def log_spread(row: Row, constants: Constants) -> float:
@@ -168,24 +173,24 @@ class Fitted(NamedTuple):
     target: Fit
     rows: tuple[Row, ...]
     constants: Constants
-    prior: Constants
+    centre: Constants
 
 
 def fit_all(every: Sequence[Row], starts: Mapping[str, Fitted] | None = None) -> dict[str, Fitted]:
     """Each set of constants with enough rows, by name, a parent before its children. `starts`: the same fits to more
-    rows; one whose rows and prior are unchanged is not repeated."""
+    rows; one whose rows and centre are unchanged is not repeated."""
     fitted: dict[str, Fitted] = {}
     for target in FITS:
         chosen = tuple(row for row in every if target.wanted(row) and row.kind != "hybrid")
         if len(chosen) < FEWEST:
             continue
         parent, known = fitted.get(target.parent), (starts or {}).get(target.name)
-        prior = parent.constants if parent else assumed(rows.machine_of(chosen[0]))
-        if known and (known.rows, known.prior) == (chosen, prior):
+        centre = parent.constants if parent else assumed(rows.machine_of(chosen[0]))
+        if known and (known.rows, known.centre) == (chosen, centre):
             fitted[target.name] = known
         else:
-            constants = fit(chosen, prior, known.constants if known else None)
-            fitted[target.name] = Fitted(target, chosen, constants, prior)
+            constants = fit(chosen, centre, target.prior, known.constants if known else None)
+            fitted[target.name] = Fitted(target, chosen, constants, centre)
     return fitted
 
 
@@ -197,7 +202,7 @@ def moved_by(fitted: Fitted) -> dict[str, int]:
     counts: dict[str, int] = {}
     for name in free(fitted.rows):
         nearer = fitted.constants._replace(**{name: getattr(fitted.constants, name) * np.exp(-_SMALL)})
-        change = (wall - np.log(step.step(batch, where, nearer).wall)) / _SMALL * PRIOR
+        change = (wall - np.log(step.step(batch, where, nearer).wall)) / _SMALL * fitted.target.prior
         counts[name] = int(np.sum(np.abs(change) > NOISE))
     return counts
 

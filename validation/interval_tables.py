@@ -51,6 +51,7 @@ def coverage_table(title: str, judged: Judged, name_of: Callable[[LeftOut], str]
 
 
 def _figures(judged: Judged) -> tuple[float | None, ...]:
+    """The cells of a row of `coverage_table` after its name."""
     calibrated = [(residual, prediction) for residual, prediction in judged if prediction.interval.calibrated]
     others = [prediction.holds for _, prediction in judged if not prediction.interval.calibrated]
     mean = 100 * float(np.mean([abs(np.expm1(-residual.log_ratio)) for residual, _ in judged]))
@@ -88,9 +89,9 @@ def worst_rows(judged: Judged, every: Mapping[str, Row], fitted: Sequence[Row]) 
     left = [(residual, prediction) for residual, prediction in judged if residual.split == "owner"]
     left.sort(key=lambda entry: -abs(entry[0].log_ratio))
     for residual, prediction in left[:WORST]:
-        place = "in the interval" if prediction.holds else "outside of the interval"
+        position = "in the interval" if prediction.holds else "outside of the interval"
         why = "; ".join(reasons(residual, every[residual.id], fitted)) or "within the range of the fitted rows"
-        yield f"{residual.id} ({residual.machine}): {np.expm1(-residual.log_ratio):+.0%}, {place}. {why}."
+        yield f"{residual.id} ({residual.machine}): {np.expm1(-residual.log_ratio):+.0%}, {position}. {why}."
 
 
 def reasons(residual: LeftOut, row: Row, fitted: Sequence[Row]) -> Iterator[str]:

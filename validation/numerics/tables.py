@@ -108,6 +108,10 @@ def benign_table(trials: Trials) -> str:
     return "\n".join(lines)
 
 
+_NO_PART = "no part of B differs"
+"""First words of the message without a part that differs; other messages say why two runs cannot be compared."""
+
+
 def parts_table(trials: Trials) -> str:
     """One row per fault and set-up that was tried, and the totals."""
     lines = ["| fault or set-up | parts that differ | named | seconds |", "|---|---|---|---|"]
@@ -120,9 +124,10 @@ def parts_table(trials: Trials) -> str:
     named = sum(trial.named for _, trial in faults)
     alone = sum(trial.named and len(trial.parts) == 1 for _, trial in faults)
     alarms = sum(bool(trial.parts) for _, trial in setups)
+    compared = sum(bool(trial.parts) or trial.reason.startswith(_NO_PART) for _, trial in setups)
     lines.append(
         f"\n{named} of {len(faults)} faults are named, {alone} of them as the only part. "
-        f"{alarms} false alarms in {len(setups)} pairs.\n"
+        f"{alarms} false alarms in {compared} pairs; {len(setups) - compared} pairs cannot be compared.\n"
     )
     return "\n".join(lines)
 

@@ -79,11 +79,15 @@ def test_screen_with_ties_fits_a_terminal(words: tuple[str, ...], capsys: pytest
     one_screen.check(printed(capsys, *words))
 
 
-def test_screen_always_has_the_fastest_and_the_baseline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("tokens", "rows"), [(0.0, 5), (1e12, 3)])
+def test_screen_always_has_the_fastest_and_the_baseline(
+    tokens: float, rows: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of a token budget, the table has the layouts after the first, here the slowest."""
     plans = plans_of(capsys, tmp_path, *LLAMA)
-    reversed_rows = msgspec.structs.replace(plans, choices=plans.choices[::-1], tokens=1e12)
+    reversed_rows = msgspec.structs.replace(plans, choices=plans.choices[::-1], tokens=tokens)
     table = plan_summary.summary(reversed_rows)[0]
-    assert len(table.rows) == 4
+    assert len(table.rows) == rows
     names = " ".join(str(row[0]) for row in table.rows)
     assert "dp_shard 64 (baseline)" in names
     assert [column.title for column in table.columns].index(tied_layouts.VERSUS) == 4
@@ -151,4 +155,4 @@ def test_rows_without_variants_or_ties_need_no_notes(capsys: pytest.CaptureFixtu
     )
     notes = tied_layouts.notes(msgspec.structs.replace(plans, choices=(alone,)))
     assert len(notes) == 1
-    assert tied_layouts.describe_ties(msgspec.structs.replace(plans, choices=(alone,)), "") == ""
+    assert tied_layouts.describe_ties(msgspec.structs.replace(plans, choices=(alone,))) == ""

@@ -24,8 +24,7 @@ _PER_RANK = "Memory: per rank, of which a device has {}."
 
 def headline(plans: Plans) -> str:
     """The first layout with its step time, throughput, MFU and memory; and how it compares with the fastest."""
-    compared = tied_layouts.describe_ties(plans, _layout(plans, plans.choices.index(plans.fastest)))
-    subject = tied_layouts.headline_subject(plans)
+    subject, compared = tied_layouts.headline_subject(plans), tied_layouts.describe_ties(plans)
     return f"{subject}: {_recipe(plans, 0)}. {_figures(plans, plans.best)}{compared}{_fastest(plans)}"
 
 
@@ -42,7 +41,7 @@ def model_line(plans: Plans) -> str:
 
 def interval_line(plans: Plans) -> str:
     """The meaning of the prediction interval, in a sentence."""
-    if tables.is_calibrated(plans.best.plan):
+    if plans.best.plan.calibrated:
         return "Four of five measured steps of such trainings are expected in the interval."
     low, high, _ = NOT_CALIBRATED
     return f"The interval is not calibrated: {low:g} to {high:g} times the prediction are assumed."
@@ -109,7 +108,7 @@ def _figures(plans: Plans, record: PlanRecord) -> str:
     unit, unit_ns = tables.time_unit(plans)
     plan, bill = record.plan, record.bill
     of_peak = f" of the {bill.peak_dtype} peak" if bill.peak_dtype else ""
-    calibrated = "" if tables.is_calibrated(plan) else ", not calibrated"
+    calibrated = "" if plan.calibrated else ", not calibrated"
     per_rank = " per rank" if plans.ranks_per_device > 1 else ""
     memory = f"{_rounded(record.reserved_bytes / 1e9)} of {plans.memory_bytes / 1e9:.1f} GB reserved{per_rank}"
     return (
@@ -156,11 +155,13 @@ def _layouts(plans: Plans) -> Table:
         )  # fmt: skip
         rows.append(row + ((record.bill.days,) if plans.tokens else ()))
     hidden_rows = len(plans.choices) - len(rows)
+    hidden = f"{hidden_rows} more: --full." if hidden_rows else ""
+    first_note = " ".join(filter(None, (hidden, tied_layouts.tie_note(plans))))
     per_rank = f" {_PER_RANK.format(plans.ranks_per_device)}" if plans.ranks_per_device > 1 else ""
     return Table(
         title="Layout",
         notes=(
-            *((f"{hidden_rows} more: --full.",) if hidden_rows else ()), *tied_layouts.short_notes(plans),
+            *((first_note,) if first_note else ()), *tied_layouts.baseline_notes(plans),
             _ABBREVIATIONS + per_rank, _constants(plans),
         ),
         columns=(

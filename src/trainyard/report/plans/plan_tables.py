@@ -82,14 +82,9 @@ def constants_note(plans: Plans) -> str:
     return f"Constants: {tuned.name}. {origin}"
 
 
-def is_calibrated(plan: Plan) -> bool:
-    """Whether the prediction interval comes from measurements of similar steps, and not from the assumed range."""
-    return plan.calibrated
-
-
 def interval_note(plans: Plans) -> str:
     """A sentence on the meaning of the prediction interval, and whether it is calibrated."""
-    if all(is_calibrated(record.plan) for record in plans.choices):
+    if all(record.plan.calibrated for record in plans.choices):
         return f"{INTERVAL}: four of five measured steps are expected in it."
     low, high, _ = NOT_CALIBRATED  # bounds of the interval without calibration, as multiples of the prediction
     return (

@@ -11,7 +11,7 @@ from trainyard.report.view.view import Cell, Column
 
 VERSUS = "vs. fastest"
 """Title of the column that compares each layout with the fastest."""
-_TIED = "Tied: the 80 % interval of the ratio to the fastest step includes 1."
+_TIED = "Tied: the prediction cannot show which is faster."
 _ORDER = "Tied layouts come first, the simplest at the top."
 _FOLDED = (
     "Each row is the fastest of its variants, which differ in micro-batch size, pipeline schedule or interleave only."
@@ -51,18 +51,18 @@ def headline_subject(plans: Plans) -> str:
     return f"{'Fastest' if is_fastest else 'Recommended'} of {plans.fit_in_memory:,} layouts that fit"
 
 
-def describe_ties(plans: Plans, fastest: str) -> str:
+def describe_ties(plans: Plans) -> str:
     """A sentence on the layouts that are tied with the fastest, if the first is the recommended one and there are any.
-    `fastest`: the name of the fastest layout."""
+    The fastest is marked in the table."""
     tied = _count_tied(plans)
     if plans.as_configured or tied < 2:
         return ""
     if plans.best.is_fastest:
         others = "1 other layout in the table is" if tied == 2 else f"{tied - 1} other layouts in the table are"
-        return f" {others} tied with it: the prediction cannot show which is faster. This one is the simplest."
+        return f" {others} tied with it, of which it is the simplest."
     return (
-        f" It is the simplest layout that is tied with the fastest, {fastest}, which is predicted to take "
-        f"{less_time(plans.fastest, plans.best)} less time: the prediction cannot show which is faster."
+        f" It is the simplest layout that is tied with the fastest, which is predicted to take "
+        f"{less_time(plans.fastest, plans.best)} less time."
     )
 
 
@@ -82,16 +82,26 @@ def baseline_mark(record: PlanRecord) -> str:
     return " (baseline)" if record.baseline else ""
 
 
-def short_notes(plans: Plans) -> tuple[str, ...]:
-    """Sentences on ties, and on the baseline or why there is none, as far as there are any."""
+def tie_note(plans: Plans) -> str:
+    """The meaning of tied, if there are tied layouts."""
+    return _TIED * (_count_tied(plans) > 1)
+
+
+def baseline_notes(plans: Plans) -> tuple[str, ...]:
+    """A sentence on the baseline, or on why there is none, if layouts are compared with it."""
     baselines = [_describe_baseline(record) for record in plans.searched_choices if record.baseline]
-    return (*((_TIED,) * (_count_tied(plans) > 1)), *baselines, *filter(None, (plans.no_baseline,)))
+    return (*baselines, *filter(None, (plans.no_baseline,)))
 
 
 def notes(plans: Plans) -> tuple[str, ...]:
-    """`short_notes`, and sentences on the order of the rows and on folded variants."""
+    """Sentences on ties, the baseline, the order of the rows and folded variants."""
     folded = any(record.folded for record in plans.searched_choices)
-    return (*short_notes(plans), *((_ORDER,) * (_count_tied(plans) > 1)), *((_FOLDED,) * folded))
+    return (
+        *filter(None, (tie_note(plans),)),
+        *baseline_notes(plans),
+        *((_ORDER,) * (_count_tied(plans) > 1)),
+        *((_FOLDED,) * folded),
+    )
 
 
 def _describe_baseline(record: PlanRecord) -> str:
