@@ -66,7 +66,13 @@ def test_which_steps_are_calibrated() -> None:
     assert interval_of(h100, case()).calibrated
     assert interval_of(h100, case(offload=1.0)) == NOT_CALIBRATED
     assert interval_of(h100, case(space_layers=4.0)) == NOT_CALIBRATED
-    for name, software in (("mi355x", "megatron"), ("trn2", "fsdp"), ("tpu-v5p", "megatron")):
+    for name, software in (
+        ("mi355x", "megatron"),
+        ("trn2", "fsdp"),
+        ("trn2", "megatron"),
+        ("mi300x", "megatron"),
+        ("tpu-v5p", "megatron"),
+    ):
         model = machine_model.build(machines.load(name), software, "bfloat16")
         assert interval_of(model, case()) == NOT_CALIBRATED
 

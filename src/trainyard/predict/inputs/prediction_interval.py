@@ -37,6 +37,10 @@ NOT_CALIBRATED = Interval(0.7, 2.0, calibrated=False)
 """The range that is assumed without measurements of similar trainings."""
 
 
+_FEWEST_ROWS = 10
+"""Fewest rows of a set of constants with calibrated intervals: the left-out sources were predicted by larger sets."""
+
+
 class Distance(NamedTuple):
     """How a training differs from the fitted ones of its kind of model: the `owners` of their sources, whether rows of
     its machine were fitted, of the same release of its software, and the `doublings` outside of their range, summed
@@ -86,15 +90,15 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def interval_of(model: MachineModel, case: Cases) -> Interval:
-    """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, and if no rows of its
-    kind of model, of similar size, with constants of its software were left out and measured."""
+    """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, if few rows or
+    none of its kind of model and software were fitted, or if they are too far from it."""
     tuned, kind = model.tuned, kind_of(case)
     if float(case.offload[0]):
         return NOT_CALIBRATED
     if own := tuned.prediction_intervals.get(kind):
         return Interval(*own, calibrated=True)
     fitted = tuned.ranges.get(kind)
-    if not fitted or family_of(model.software) != family_of(tuned.software):
+    if not fitted or tuned.rows < _FEWEST_ROWS or family_of(model.software) != family_of(tuned.software):
         return NOT_CALIBRATED
     distance = Distance(
         kind=kind,
