@@ -83,7 +83,7 @@ def test_screen_with_ties_fits_a_terminal(words: tuple[str, ...], capsys: pytest
 def test_screen_always_has_the_fastest_and_the_baseline(
     tokens: float, rows: int, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Of a token budget, the table has the layouts after the first, here the slowest."""
+    """With a token budget, the table has the layouts after the first, here the slowest."""
     plans = plans_of(capsys, tmp_path, *LLAMA)
     reversed_rows = msgspec.structs.replace(plans, choices=plans.choices[::-1], tokens=tokens)
     table = plan_summary.summary(reversed_rows)[0]
