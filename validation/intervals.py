@@ -19,7 +19,6 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import minimize
 
 from trainyard.formats import toml
 from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED, ErrorScale, Interval
@@ -49,6 +48,8 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
     """The scale of the errors of these rows, of those whose kind of model and software were fitted. Rows of a machine
     that was left out have an owner whose other rows were fitted: a standard deviation of their own replaces that of
     their kind, and they do not count for the quantile."""
+    from scipy.optimize import minimize
+
     residuals = [residual for residual in every if residual.is_comparable]
     kinds = sorted({residual.kind for residual in residuals})
     new_owner = np.array([residual.split == "owner" for residual in residuals])

@@ -11,6 +11,8 @@ import pytest
 from validation import intervals, left_out
 from validation.left_out import LeftOut
 
+pytest.importorskip("scipy")
+
 KINDS = {"dense": 0.08, "experts": 0.25}
 DOUBLING = 0.04
 
