@@ -67,8 +67,9 @@ def _is_read(values: Tensor) -> bool:
 def _pools() -> tuple[native.Pools, list[NDArray[np.generic]]]:
     """The pseudo-random numbers of signs and hashes, and the arrays that hold them."""
     host = torch.device("cpu")
-    signs = sign_pool(host, 1).numpy().astype(np.int8)
-    signs = np.concatenate([signs, signs[:BUCKETS]])
+    is_negative = sign_pool(host, 1).numpy() < 0
+    bits = np.packbits(np.concatenate([is_negative, is_negative[:BUCKETS]]), bitorder="little")
+    signs = np.pad(bits, (0, -len(bits) % 8 + 8)).view("<u8")
     multipliers = multiplier_pool(host).numpy()
     blocks = torch.arange(lanes_per_element(torch.float64) * PERIOD // MULTIPLIERS + 1)
     factors = block_factors(blocks).numpy()

@@ -56,7 +56,7 @@ def _lines(operation: CheckedOperation) -> Iterator[str]:
     yield f"  largest  {_value(worst)}, float64 {_number(worst.reference)}, bound {show(worst.bound)}"
     inputs = ", ".join(f"{list(tensor.shape)} {tensor.dtype}" for tensor in worst.inputs)
     rank = f", rank {worst.rank}" if worst.rank else ""
-    yield f"  place    element {list(worst.index)} of result {worst.output}, step {worst.step}, call {worst.call}{rank}"
+    yield f"  element  {list(worst.index)} of result {worst.output}, step {worst.step}, call {worst.call}{rank}"
     yield f"  inputs   {inputs}"
     if worst.location:
         yield f"  code     {worst.location}"

@@ -20,7 +20,7 @@ from trainyard.report.numerics.numerics_report import NumericsReport
 from trainyard.report.numerics.numerics_tables import module_table, step_table
 from trainyard.report.numerics.sentences import (
     describe,
-    describe_place,
+    describe_phase,
     describe_tensor,
     divergence_facts,
 )
@@ -102,13 +102,13 @@ def _fault(report: NumericsReport) -> dict[str, Any] | None:
     return {
         "title": describe_tensor(tensor),
         "facts": facts,
-        "place": describe_place(tensor.step, tensor.phase),
+        "place": describe_phase(tensor.step, tensor.phase),
     }
 
 
 def _module(module: ModuleComparison) -> dict[str, Any]:
     plain: dict[str, Any] = msgspec.to_builtins(module)
-    return plain | {"differs_from": describe_place(module.first_step, module.first_phase)}
+    return plain | {"differs_from": describe_phase(module.first_step, module.first_phase)}
 
 
 def _pack(tensors: tuple[TensorComparison, ...], modules: tuple[ModuleComparison, ...]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainyard.numerics.compare.comparison_result import ModuleComparison, ModuleErrors, RecordComparison
-from trainyard.report.numerics.sentences import describe_place, show
+from trainyard.report.numerics.sentences import describe_phase, show
 from trainyard.report.view.view import Column, Table
 
 _BEFORE, _AFTER = 5, 8
@@ -27,7 +27,7 @@ def module_table(comparison: RecordComparison, full: bool) -> Table:
     left_out = len(comparison.modules) - len(shown)
     indent = " " * len(FIRST_FAULT) if any(module.is_first_fault for module in shown) else ""
     root, first = _root(comparison.modules), comparison.first
-    scope = "" if first is None else describe_place(first.tensor.step, first.tensor.phase)
+    scope = "" if first is None else describe_phase(first.tensor.step, first.tensor.phase)
     return Table(
         title=f"module of {root}" if root else "module",
         notes=(
@@ -57,7 +57,7 @@ def module_table(comparison: RecordComparison, full: bool) -> Table:
 
 def _error_cells(errors: ModuleErrors | None, module: ModuleComparison) -> tuple[str, ...]:
     """The cells of a module from rho to the place of the largest error; None without tensors in the phase shown."""
-    since = describe_place(module.first_step, module.first_phase)
+    since = describe_phase(module.first_step, module.first_phase)
     if errors is None:
         return ("", "", "", since, "", "")
     return (_rho(errors), show(errors.of_limit), _STATUS[errors.status], since, show(errors.noise), errors.worst)

@@ -145,7 +145,7 @@ def _code_lines(point: TensorPoint) -> Iterator[tuple[str, str]]:
     yield from ((f"code in {side}", code) for side, code in (("A", point.location_a), ("B", point.location_b)) if code)
 
 
-def describe_place(step: int | None, phase: str | None) -> str:
+def describe_phase(step: int | None, phase: str | None) -> str:
     """A phase of a step: `step 0 forward`; empty if unknown."""
     return "" if step is None else f"step {step} {phase}"
 

@@ -84,7 +84,7 @@ def print_triage(triage: Triage, console: Console, full: bool = False) -> None:
         operations = triage.determinism.operations
         for operation in operations if full else operations[:_MOST_OPERATIONS]:
             calls = units.counted(operation.count, "call")
-            text = f"{operation.operation}, {calls}, first {_place(operation.tensor)}: {operation.reason}."
+            text = f"{operation.operation}, {calls}, first {_phase(operation.tensor)}: {operation.reason}."
             console.print(Text(plain(text)))
             console.print(Text(plain(f"  switch: {operation.switch}"), style="dim"))
     if triage.replay:
@@ -155,10 +155,10 @@ def _origin(origin: NonFiniteOrigin) -> Iterator[str]:
 
 def _tensor(tensor: TriagedTensor) -> str:
     owner = ".".join(filter(None, (tensor.module, tensor.name)))
-    return f"{tensor.operation or tensor.role.replace('_', ' ')}{f' of {owner}' if owner else ''} {_place(tensor)}"
+    return f"{tensor.operation or tensor.role.replace('_', ' ')}{f' of {owner}' if owner else ''} {_phase(tensor)}"
 
 
-def _place(tensor: TriagedTensor) -> str:
+def _phase(tensor: TriagedTensor) -> str:
     rank = f" on rank {tensor.rank}" if tensor.rank > 0 else ""
     return f"in the {tensor.phase} {'step' if tensor.phase == 'optimizer' else 'pass'} of step {tensor.step}{rank}"
 

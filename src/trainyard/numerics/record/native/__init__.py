@@ -11,7 +11,7 @@ from sys import byteorder
 from trainyard.numerics.tensor_record import BUCKETS, SAMPLES
 
 LIBRARY = Path(__file__).parent / "native.so"
-_VERSION = 2
+_VERSION = 3
 """`native_version` of the compiled code must return the same."""
 
 

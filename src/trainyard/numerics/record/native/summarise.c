@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#define VERSION 2
+#define VERSION 3
 #define BUCKETS 64
 #define SAMPLES 64
 #define LANES 8
@@ -17,14 +17,13 @@ typedef int64_t Integers __attribute__((vector_size(64)));
 typedef float Floats __attribute__((vector_size(32)));
 typedef int32_t Words __attribute__((vector_size(32)));
 typedef int16_t Halves __attribute__((vector_size(16)));
-typedef int8_t Signs __attribute__((vector_size(8)));
 
 enum Format { FLOAT32, FLOAT64, BFLOAT16 };
 
-/* The signs of sketches (their first BUCKETS again at the end), the multipliers of hashes, and the factor of each block
-   of multipliers: see sketch.py and positional_hash.py. */
+/* The signs of sketches (bits, 1 for -1, their first BUCKETS again at the end), the multipliers of hashes, and the factor
+   of each block of multipliers: see sketch.py and positional_hash.py. */
 struct Pools {
-    const int8_t *signs;
+    const uint64_t *signs;
     int64_t sign_count;
     const int64_t *multipliers;
     int64_t multiplier_count;
@@ -115,6 +114,19 @@ INLINE uint64_t total_of(Integers values) {
     return total;
 }
 
+/* The signs of a row, from bit `at` of the pool. */
+INLINE uint64_t signs_at(const uint64_t *signs, int64_t at) {
+    int64_t word = at / BUCKETS, bit = at % BUCKETS;
+    return bit ? signs[word] >> bit | signs[word + 1] << (BUCKETS - bit) : signs[word];
+}
+
+/* Values, negated where the lowest bits of `negative` are 1. */
+INLINE Doubles signed_by(Doubles values, uint64_t negative) {
+    const Integers to_top = {63, 62, 61, 60, 59, 58, 57, 56};
+    Integers bits = (Integers){0} + (int64_t)negative;
+    return (Doubles)((Integers)values ^ ((bits << to_top) & INT64_MIN));
+}
+
 /* `is_finite`: no element is NaN or infinite, so that none has to be replaced. */
 INLINE void add_rows(enum Format format, int is_finite, ARGUMENTS) {
     const int64_t row_bytes = BUCKETS * (format == FLOAT64 ? 8 : format == FLOAT32 ? 4 : 2);
@@ -138,11 +150,10 @@ INLINE void add_rows(enum Format format, int is_finite, ARGUMENTS) {
         for (int part = 0; part < PARTS; part++)
             row[part] = read_part(format, at + part * (row_bytes / PARTS), multipliers + part * (row_lanes / PARTS), &hashes);
         if (!is_finite) replace_nonfinite(row, sums);
+        uint64_t signs = signs_at(pools->signs, sign_at);
         for (int part = 0; part < PARTS; part++) {
-            Signs signs;
-            memcpy(&signs, pools->signs + sign_at + part * LANES, sizeof signs);
             Integers size = (Integers)row[part] & INT64_MAX, larger = size > maximum;
-            buckets[part] += row[part] * __builtin_convertvector(signs, Doubles);
+            buckets[part] += signed_by(row[part], signs >> (part * LANES));
             total += row[part];
             squares += row[part] * row[part];
             maximum = (size & larger) | (maximum & ~larger);
