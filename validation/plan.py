@@ -25,7 +25,7 @@ from trainyard.predict.inputs.prediction_interval import Interval, interval_of
 from trainyard.predict.memory import framework_memory
 from trainyard.report.render.terminal import print_table
 from trainyard.report.view.view import Column, Table
-from validation import fit, interval_tables, intervals, left_out, rows
+from validation import constant_tables, fit, interval_tables, intervals, left_out, rows
 from validation.intervals import Prediction
 from validation.rows import Row
 
@@ -203,6 +203,8 @@ def main() -> int:
     show(figures, console)
     if chosen is None and fit.PUBLISHED.is_file():
         show_intervals(every, console)
+        console.print()
+        print_table(constant_tables.constants_table(constant_sets.known()), console)
     return 0
 
 
