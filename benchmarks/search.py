@@ -1,7 +1,7 @@
 """The cost of planning: `python -m benchmarks.search` plans GPT-3 175B on 1,024 and 4,096 A100s over the whole space of
 layouts, on one core, and prints CPU seconds and peak MB of the command, from its start to its end, a line each; then
-with --json, which has the front of time and memory of the whole space too, and with a budget of tokens, for which other
-numbers of devices are searched.
+with --json, which has the front of time and memory of the whole space too, with a budget of tokens, and with --full,
+which searches other numbers of devices too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def command(devices: int, *more: str) -> list[str]:
 
 
 def main() -> None:
-    for more in ((), ("--json",), ("--tokens", "3e11")):
+    for more in ((), ("--json",), ("--tokens", "3e11"), ("--tokens", "3e11", "--full")):
         for devices in DEVICES:
             costs = [once(command(devices, *more), ONE_CORE) for _ in range(REPEATS + 1)][1:]
             seconds, peak = median(cost.cpu_s for cost in costs), median(cost.peak_bytes for cost in costs)

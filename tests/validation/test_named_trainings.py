@@ -6,7 +6,9 @@ import pytest
 
 from validation import named_trainings, rows
 
-pytestmark = pytest.mark.skipif(not named_trainings.NAMED.is_file(), reason="the published measurements are not next to the checkout")
+pytestmark = pytest.mark.skipif(
+    not named_trainings.NAMED.is_file(), reason="the published measurements are not next to the checkout"
+)
 
 
 def test_most_named_trainings_are_in_their_interval() -> None:

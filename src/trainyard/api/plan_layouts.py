@@ -44,8 +44,8 @@ _AXIS_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The options of `trainyard.api.plan` and `check_plan`, as documented there. `progress`: maps a message to a
-    context for whose duration it is shown."""
+    """The options of `trainyard.api.plan` and `check_plan`, as documented there. `scaling`: with a budget, search other
+    numbers of devices too; `progress`: maps a message to a context for whose duration it is shown."""
 
     machine: str = ""
     devices: int | None = None
@@ -55,6 +55,7 @@ class PlanOptions:
     costs: RunCosts = field(default_factory=RunCosts)
     fix: Sequence[str] = ()
     front: bool = False
+    scaling: bool = True
     progress: Callable[[str], AbstractContextManager[object]] = nullcontext
 
 
@@ -151,7 +152,7 @@ def _search(
         tuned = constant_sets.choose(machine, runner.software)
         result = SearchResult(choices=(), searched=0, fitting=0, refused=(), tuned=tuned)
     other_device_counts = None
-    if budget.tokens and result.choices:
+    if budget.tokens and options.scaling and result.choices:
         with options.progress("Planning for fewer and for more devices"):
             other_device_counts = scaling(wanted, machine, runner, budget, result.fastest.point, refuses)
     if configured_cost is not None:

@@ -42,6 +42,6 @@ def command(
 
     options = PlanOptions(
         machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
-        front=as_json, progress=busy,
+        front=as_json, scaling=full or as_json, progress=busy,
     )  # fmt: skip
     print_plans(check_configuration(file, model, options), out, full, as_json)

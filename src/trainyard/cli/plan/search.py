@@ -43,6 +43,6 @@ def command(
 
     options = PlanOptions(
         machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
-        front=as_json, progress=busy,
+        front=as_json, scaling=full or as_json, progress=busy,
     )  # fmt: skip
     print_plans(plan_layouts(model, framework, options), out, full, as_json)

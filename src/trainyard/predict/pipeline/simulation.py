@@ -25,7 +25,7 @@ _MIN_ROUNDS = 4.0
 """Micro-batches per rank, at least, of a pipeline from which longer ones are extrapolated."""
 _TURNS_PER_CHECK = 64
 """Turns between checks whether all ranks are done."""
-_BATCH_OPERATIONS = 1 << 18
+_BATCH_OPERATIONS = 1 << 20
 """Most operations, over all pipelines, that are simulated at once; bounds the memory."""
 
 
