@@ -2,7 +2,7 @@
 
 The bound of an element with the float64 value y is
 
-    u_out |y| + tiny + M ((u + v) ((1 + k) |y| + a) + sqrt(n) d + (v / u) d)
+    u_out |y| + tiny + M ((u + v) (|y| + sqrt(n) k + a) + sqrt(n) d + (v / u) d)
 
 `u_out` is the unit round-off of the result's dtype, u that of the format in which the operation computes, and v that
 of intermediate results in half precision, 0 for most operations. d is the sensitivity of y to its inputs: the largest
@@ -10,8 +10,8 @@ change among `SAMPLES` float64 evaluations whose inputs are moved by u relative 
 condition of the operation. n is the number of terms that are added: adding them in sequence has an error of up to
 u sqrt(n) times the sum of absolute values with high probability (Higham and Mary 2019, A New Approach to Probabilistic
 Rounding Error Analysis, SIAM Journal on Scientific Computing 41). a is the size of an intermediate result that cancels
-(`_cancelling`), and k the condition of a variance (`variance_condition`); `tiny` covers results and intermediate
-results below the smallest normal number.
+(`cancelling_size`), and k that of the result of a norm, times the condition of its variance (`variance_noise`); `tiny`
+covers results and intermediate results below the smallest normal number.
 
 Operations that only move or round values have the bound |round(y) - y|.
 """
@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trainyard.numerics.kernels.added_terms import added_terms
+from trainyard.numerics.kernels.cancelling_size import cancelling_size, largest
 from trainyard.numerics.kernels.check_result import MOST_RATIO, InputTensor, WorstElement
 from trainyard.numerics.kernels.compute_roundoff import (
     compute_roundoff,
@@ -36,8 +37,8 @@ from trainyard.numerics.kernels.compute_roundoff import (
 )
 from trainyard.numerics.kernels.exact_operations import is_exact
 from trainyard.numerics.kernels.perturbed_inputs import SAMPLES, perturbed_inputs
-from trainyard.numerics.kernels.unchecked_reason import NO_FLOATS, NO_KERNEL, SUBCLASS, is_attention, is_special
-from trainyard.numerics.kernels.variance_condition import variance_condition
+from trainyard.numerics.kernels.unchecked_reason import NO_FLOATS, NO_KERNEL, SUBCLASS, is_special
+from trainyard.numerics.kernels.variance_noise import variance_noise
 from trainyard.numerics.record.float64_mode import widened_copies
 from trainyard.numerics.record.module_paths import tensors_in
 from trainyard.numerics.record.tensor_writers import tensors_among
@@ -175,37 +176,12 @@ def _widen_to_tiles(func: Any, sensitivity: Tensor) -> Tensor:
     return sensitivity.amax(dim=tuple(range(2, sensitivity.ndim)), keepdim=True).expand_as(sensitivity)
 
 
-def _cancelling(inputs: OperationInputs, number: int) -> Tensor | float:
-    """The size of an intermediate result that cancels. Kernels of gelu compute x (1 + erf(x)); those of erf, 1 minus a
-    polynomial, with an absolute error; those of logarithms of sums of exponentials, log(1 + x)."""
-    if is_attention(inputs.func) and number == 1:
-        return 1.0
-    match inputs.func.overloadpacket.__name__:
-        case "gelu" | "_log_softmax_backward_data":
-            return inputs.args[0].abs()
-        case "gelu_backward":
-            return 2 * inputs.args[0].abs()
-        case "glu_backward":
-            return _largest(inputs.args[0]) * _largest(inputs.args[1])
-        case "erf":
-            return 2.0
-        case "_log_softmax" | "logsumexp":
-            return 1.0
-        case _:
-            return 0.0
-
-
-def _largest(tensor: Tensor) -> float:
-    """The largest finite absolute value."""
-    return float(tensor.abs().nan_to_num(nan=0.0, posinf=0.0).amax()) if tensor.numel() else 0.0
-
-
 def _underflow(inputs: OperationInputs) -> float:
     """The largest absolute error if an intermediate result of the size of 1 is not normal in float32."""
     product = float(torch.finfo(torch.float32).tiny)
     for tensor in tensors_among(inputs.args, inputs.kwargs):
         if tensor.dtype == torch.float64:
-            product = min(product * (1 + _largest(tensor)), _MOST_UNDERFLOW)
+            product = min(product * (1 + largest(tensor)), _MOST_UNDERFLOW)
     return product
 
 
@@ -225,8 +201,9 @@ def _check_tensor(
     else:
         roundoff = roundoff_of(given.dtype)
         intermediate = inputs.intermediate_roundoff
-        condition = variance_condition(inputs.func, inputs.args[0], references, number)
-        noise = (inputs.roundoff + intermediate) * (magnitude * (1 + condition) + _cancelling(inputs, number))
+        call = inputs.func, inputs.args, inputs.kwargs
+        of_variance = sqrt(terms) * variance_noise(*call, references, number)
+        noise = (inputs.roundoff + intermediate) * (magnitude + of_variance + cancelling_size(*call, number))
         noise = noise + (sqrt(terms) + intermediate / inputs.roundoff) * sensitivity
         bound = roundoff * magnitude + max(limits.tiny, _underflow(inputs)) + MARGIN * noise
         bound = bound.nan_to_num(nan=float("inf"), posinf=float("inf"))

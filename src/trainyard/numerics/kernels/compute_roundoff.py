@@ -27,8 +27,8 @@ _ACCUMULATES_IN_HALF = frozenset(
 """Operations whose CPU kernel adds in the format of its inputs: gradients of weight and bias, losses, images."""
 _ROUNDS_TO_HALF = frozenset(
     (
-        *("_softmax", "_log_softmax", "logsumexp", "rsqrt", "pow", "sigmoid_backward", "xlogy", "mse_loss_backward"),
-        *("_fused_adagrad", "glu_backward"),
+        *("_softmax", "_log_softmax", "logsumexp", "rsqrt", "pow", "sigmoid_backward", "xlogy", "mse_loss"),
+        *("mse_loss_backward", "_fused_adagrad", "glu_backward", "binary_cross_entropy_with_logits"),
     )
 )
 """Operations whose CPU kernel rounds intermediate results to the format of its inputs."""
