@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, log
-from pathlib import Path
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -31,60 +32,76 @@ from trainyard.run.local.host_devices import capacity
 from trainyard.run.session import Session
 from trainyard.store.run_summary import summarise
 
-
-@dataclass(frozen=True, kw_only=True)
-class MeasureOptions:
-    """`top`: number of candidates. `rounds`: runs of each; `steps`: timed steps of a run. `dry_run`: run nothing.
-    `fresh`: run all again. `out_dir`: write launch configurations to this folder in place of running them."""
-
-    top: int = 3
-    rounds: int = 5
-    steps: int = 5
-    dry_run: bool = False
-    fresh: bool = False
-    out_dir: str = ""
+Path = str | os.PathLike[str]
 
 
-def measure_candidates(
-    model: str | None, framework: str, options: PlanOptions, measurement: MeasureOptions, session: Session
+def measure_plan(
+    model: Path | None = None,
+    *,
+    machine: Path,
+    devices: int | None = None,
+    batch: int | None = None,
+    seq_len: int | None = None,
+    fix: Sequence[str] = (),
+    framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"] = "",
+    top: int = 3,
+    rounds: int = 5,
+    steps: int = 5,
+    fresh: bool = False,
+    dry_run: bool = False,
+    out_dir: Path = "",
+    session: Session | None = None,
 ) -> MeasuredPlans:
-    """Plans as `plan_layouts`, then measures the best candidates, or writes their launch configurations for another
-    framework or with `out_dir`. Raises `BadInput` for options out of range, a mixed cluster, or candidates that need
-    more devices than this host has."""
-    _check(options, measurement)
-    machine = load_machine(options.machine)
-    plans = plan_layouts(model, framework, options)
-    records = select_candidates(plans, measurement.top)
-    writes = bool(measurement.out_dir) or plans.framework != "trainyard"
-    mode: Mode = "dry-run" if measurement.dry_run else "files" if writes else "measured"
-    result = describe_candidates(plans, records, mode, measurement.rounds, measurement.steps)
-    if measurement.dry_run:
+    """Measures the best layouts of a plan with short runs on this machine, and fits the machine's constants to them.
+
+    `model` to `framework`: as for `plan`, with the machine that this host is. `top`: number of layouts: the recommended
+    one, plain FSDP or DDP, then the fastest others. `rounds`: interleaved runs of each; `steps`: timed steps of a run.
+    `fresh`: run everything; otherwise matching runs of an earlier call are reused. `dry_run`: run nothing. `out_dir`:
+    write the launch configurations to this folder in place of running them, as for another framework. `session`: store
+    of the runs and receiver of messages; its tag is not used.
+
+    ```python
+    result = api.measure_plan("job.toml", machine="here.toml", session=api.Session(say=print))
+    for candidate in result.measured:
+        print(candidate.layout, candidate.predicted_ns, candidate.measured.step, candidate.versus_fastest)
+    ```
+
+    Raises `BadInput` for numbers below 1, a mixed cluster, or layouts that need more devices than this host has, and
+    the errors of `plan`. A layout that is refused or whose ranks die has a `failure`; the others are measured.
+    """
+    session, machine_name, model_name = session or Session(), os.fspath(machine), None if model is None else str(model)
+    _check(machine_name, {"--top": top, "--rounds": rounds, "--steps": steps})
+    options = PlanOptions(machine=machine_name, devices=devices, batch=batch, seq_len=seq_len, fix=fix)
+    target = load_machine(machine_name)
+    plans = plan_layouts(model_name, framework, options)
+    records = select_candidates(plans, top)
+    writes = bool(out_dir) or plans.framework != "trainyard"
+    mode: Mode = "dry-run" if dry_run else "files" if writes else "measured"
+    result = describe_candidates(plans, records, mode, rounds, steps)
+    if mode == "dry-run":
         return result
-    if writes:
-        folder = Path(measurement.out_dir or result.candidates[0].job.name)
-        return write_candidates(result, plans, records, machine, options.machine, folder)
-    _check_devices(result, machine, session)
-    outcomes = run_rounds(
-        {candidate.name: candidate.job for candidate in result.candidates},
-        measurement.rounds, session, fresh=measurement.fresh,
-    )  # fmt: skip
+    if mode == "files":
+        folder = pathlib.Path(out_dir or result.candidates[0].job.name)
+        return write_candidates(result, plans, records, target, machine_name, folder)
+    _check_devices(result, target, session)
+    outcomes = run_rounds({each.name: each.job for each in result.candidates}, rounds, session, fresh=fresh)
     measured = _with_runs(result, outcomes)
-    if not measured.measured:
-        return measured
     for candidate in measured.measured:
         session.store.tag(_typical_run(outcomes[candidate.name].runs).id, candidate.name)
-    fit = probe_machine.fit(machine, [_as_measured_run(candidate, outcomes) for candidate in measured.measured])
-    return _with_fit(measured, fit, plan_on(fit.machine, model, framework, options), plans.framework)
+    if not measured.measured:
+        return measured
+    fit = probe_machine.fit(target, [_as_measured_run(each, outcomes) for each in measured.measured])
+    return _with_fit(measured, fit, plan_on(fit.machine, model_name, framework, options))
 
 
-def _check(options: PlanOptions, measurement: MeasureOptions) -> None:
-    """Raises `BadInput` for numbers below 1 and for a mixed cluster."""
-    for flag, value in (("--top", measurement.top), ("--rounds", measurement.rounds), ("--steps", measurement.steps)):
+def _check(machine: str, numbers: Mapping[str, int]) -> None:
+    """Raises `BadInput` for a mixed cluster, and for numbers (flag -> value) below 1."""
+    for flag, value in numbers.items():
         if value < 1:
             raise BadInput(f"{flag} {value} must be at least 1.")
-    if "," in options.machine:
+    if "," in machine:
         raise BadInput(
-            f"--machine {options.machine}: layouts of a mixed cluster cannot be measured here.",
+            f"--machine {machine}: the layouts of a mixed cluster cannot be measured on one machine.",
             "Pass the machine file of this host: trainyard probe --out here.toml.",
         )
 
@@ -133,7 +150,10 @@ def _load_warnings(outcomes: Mapping[str, JobRuns]) -> tuple[str, ...]:
     loaded = sum(bool(load_warning(run.provenance.load)) for run in runs)
     if not loaded:
         return ()
-    return (f"Other processes loaded the machine during {loaded} of {units.counted(len(runs), 'run')}.",)
+    return (
+        f"Other processes loaded the machine during {loaded} of {units.counted(len(runs), 'run')}: repeat the "
+        "measurement with --fresh when it is idle.",
+    )
 
 
 def _typical_run(runs: Sequence[Run]) -> Run:
@@ -151,12 +171,12 @@ def _as_measured_run(candidate: MeasuredCandidate, outcomes: Mapping[str, JobRun
     return MeasuredRun(name=candidate.name, job=run.job, ledger=run.ledgers[-1], seconds=step_ns / 1e9)
 
 
-def _with_fit(result: MeasuredPlans, fit: FittedMachine, replanned: Plans, framework: str) -> MeasuredPlans:
+def _with_fit(result: MeasuredPlans, fit: FittedMachine, replanned: Plans) -> MeasuredPlans:
     """The result with the steps as predicted for the fitted machine. `replanned`: the plan for that machine."""
     candidates = tuple(
         replace(
             candidate,
-            after_fit_ns=cost_job(candidate.job, fit.machine, FRAMEWORKS[framework]).plan.ledger.wall_ns,
+            after_fit_ns=cost_job(candidate.job, fit.machine, FRAMEWORKS[result.framework]).plan.ledger.wall_ns,
         )
         for candidate in result.candidates
     )

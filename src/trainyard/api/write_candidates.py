@@ -38,10 +38,10 @@ def write_candidates(
         _write_candidate(candidate, plans, record, machine, folder)
         for candidate, record in zip(result.candidates, records, strict=True)
     )
-    names = tuple(candidate.name for candidate in candidates)
-    return replace(
-        result, candidates=candidates, feedback=launch_commands.feedback(result.framework, names, machine_name)
-    )
+    names = [candidate.name for candidate in candidates]
+    fits = (launch_commands.fit_command(names, machine_name),) if result.framework == "trainyard" else ()
+    feedback = launch_commands.explain_feedback(result.framework)
+    return replace(result, candidates=candidates, feedback=feedback, feedback_commands=fits)
 
 
 def _write_candidate(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -31,7 +32,8 @@ from trainyard.cli.support.pipes import InputFile
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements and the fit as JSON.")
 def command(
     model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, fix: tuple[str, ...],
-    framework: str, top: int, rounds: int, steps: int, fresh: bool, dry_run: bool, out: Path | None, out_dir: str,
+    framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"],
+    top: int, rounds: int, steps: int, fresh: bool, dry_run: bool, out: Path | None, out_dir: str,
     full: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure the best layouts of MODEL on this machine, and fit the machine's constants to them.
@@ -43,17 +45,17 @@ def command(
 
     Exit codes: 0 at least one layout was measured, 2 bad input, 4 every layout failed.
     """
-    from trainyard.api.measure_candidates import MeasureOptions, measure_candidates
-    from trainyard.api.plan_layouts import PlanOptions
+    from trainyard import api
     from trainyard.cli.plan.print_measured import print_measured
-    from trainyard.cli.support.output import busy, say
+    from trainyard.cli.support.output import say
     from trainyard.errors import CommandFailed
-    from trainyard.run.session import Session
     from trainyard.store.store import Store
 
-    options = PlanOptions(machine=machine, devices=devices, batch=batch, seq_len=seq_len, fix=fix, progress=busy)
-    measurement = MeasureOptions(top=top, rounds=rounds, steps=steps, dry_run=dry_run, fresh=fresh, out_dir=out_dir)
-    result = measure_candidates(model, framework, options, measurement, Session(Store(say=say), say=say))
+    result = api.measure_plan(
+        model, machine=machine, devices=devices, batch=batch, seq_len=seq_len, fix=fix, framework=framework, top=top,
+        rounds=rounds, steps=steps, fresh=fresh, dry_run=dry_run, out_dir=out_dir,
+        session=api.Session(Store(say=say), say=say),
+    )  # fmt: skip
     print_measured(result, machine, out, full=full, as_json=as_json)
     if result.mode == "measured" and not result.measured:
         raise CommandFailed(

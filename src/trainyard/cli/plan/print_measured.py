@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from trainyard.cli.support.output import console, print_json, say
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from trainyard.report.plans.measured_plans import MeasuredPlans
 
-_ROWS = 4
-"""Rows of each table on one screen."""
+_ROWS = 5
+"""Candidates in each table on one screen."""
 
 
 def print_measured(result: MeasuredPlans, machine: str, out: Path | None, *, full: bool, as_json: bool) -> None:
@@ -23,6 +25,9 @@ def print_measured(result: MeasuredPlans, machine: str, out: Path | None, *, ful
     if out is not None and result.fit is not None:
         write_text(result.fit.toml, out)
         say(f"wrote {out}")
+    for candidate in result.candidates:
+        for file in candidate.files:
+            say(f"wrote {file}")
     if as_json:
         print_json(result)
         return
@@ -36,22 +41,26 @@ def print_measured(result: MeasuredPlans, machine: str, out: Path | None, *, ful
         print_table(table, screen, None if full else _ROWS)
     for sentence in measured_tables.failures(result):
         screen.print(f"\n{sentence}", markup=False)
-    _print_commands(result)
+    if result.mode == "files":
+        _print_commands(result, screen, full)
     written = str(out) if out is not None and result.fit is not None else ""
-    steps = next_steps(measured_tables.suggest_commands(result, machine, written), screen.width)
-    screen.print(*steps, sep="\n")
+    if steps := next_steps(measured_tables.suggest_commands(result, machine, written), screen.width):
+        screen.print(*steps, sep="\n")
 
 
-def _print_commands(result: MeasuredPlans) -> None:
-    """Prints the written files and the commands of each candidate, unwrapped so that they can be copied."""
-    from trainyard.cli.support.output import echo
+def _print_commands(result: MeasuredPlans, screen: Console, full: bool) -> None:
+    """Prints the commands of the candidates, of all if `full`, then those that follow."""
+    from trainyard.report.render.terminal import continued_command
 
-    if result.mode != "files":
-        return
-    for candidate in result.candidates:
-        echo(f"\n{candidate.name}: {candidate.layout}")
+    shown = result.candidates if full else result.candidates[:_ROWS]
+    for candidate in shown:
+        screen.print(f"\n{candidate.name}:", markup=False)
         for command in candidate.commands:
-            echo(f"  {command}")
-    echo()
+            screen.print(*continued_command(command, screen.width), sep="\n", markup=False, overflow="fold")
+    if len(shown) < len(result.candidates):
+        screen.print(f"\n{len(result.candidates) - len(shown)} more: --full")
+    screen.print()
     for sentence in result.feedback:
-        echo(sentence)
+        screen.print(sentence, markup=False)
+    for command in result.feedback_commands:
+        screen.print(*continued_command(command, screen.width), sep="\n", markup=False, overflow="fold")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from math import ceil
 
 from trainyard.job import Job
@@ -34,13 +35,22 @@ def launch_commands(framework: str, job: Job, name: str, file: str, ranks_per_no
     return start, f"trainyard diff {plan} TRACES"
 
 
-def feedback(framework: str, names: tuple[str, ...], machine: str) -> tuple[str, ...]:
-    """Sentences on how the measurements of the candidates `names` return to the planner. `machine`: its argument."""
+def fit_command(names: Sequence[str], machine: str) -> str:
+    """The command that fits a machine to the runs `names`. `machine`: a name or a file."""
+    return f"trainyard probe fit {' '.join(names)} --machine {shlex.quote(machine)} --out fitted.toml"
+
+
+def explain_feedback(framework: str) -> tuple[str, ...]:
+    """Sentences on how measurements of the candidates return to the planner."""
     if framework == "trainyard":
-        fit = f"trainyard probe fit {' '.join(names)} --machine {shlex.quote(machine)} --out fitted.toml"
-        return (f"When all have run, fit the machine's constants to them: {fit}",)
+        return ("When all have run, fit the constants of the machine to them:",)
     return (
-        "Record a few steps with the framework's profiler: `trainyard trace TRACES` books their time, and `trainyard "
-        "diff` compares it with the plan, account by account.",
+        *(
+            ("train.py is your own program: the notes list the settings that it has to make.",)
+            * (framework == "deepspeed")
+        ),
+        "TRACES are files of the framework's profiler: `trainyard trace TRACES` books their time, and `trainyard diff` "
+        "compares it with the plan, account by account. Or let trainyard time and profile the steps: put "
+        "`trainyard run --tag NAME --` before the program that starts the ranks, and compare NAME.",
         "`trainyard probe fit` takes runs of trainyard's own jobs only, so these measurements cannot be fitted.",
     )

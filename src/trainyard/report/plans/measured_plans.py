@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Literal
 
 import msgspec
@@ -15,6 +16,10 @@ SCHEMA = "trainyard/measured-plans/1"
 Mode = Literal["measured", "dry-run", "files"]
 """`measured`; `dry-run`, with nothing run or written; `files`, with launch configurations written for other hosts or
 another framework."""
+
+
+_MAX_BOUND = 2.0
+"""Upper bound of a ratio of steps from which the headline leaves it out."""
 
 
 class CandidateRuns(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,8 +68,9 @@ class MeasuredPlans(msgspec.Struct, frozen=True, kw_only=True):
     hosts or another framework. `step`: the model, the devices, and what a step trains on. `rounds`: runs of each
     candidate, interleaved; `steps`: of each run, `timed_steps` of which are timed. `predicted_s`: of all steps,
     without the starts of the runs. `confidence`: of the measured intervals. `fit`: None if nothing was measured.
-    `recommended_after_fit`: the layout that a plan recommends for the fitted machine; empty without a fit. `feedback`:
-    sentences on how measurements of written configurations return to the planner.
+    `recommended_after_fit`: the layout that a plan recommends for the fitted machine; empty without a fit. `feedback`,
+    `feedback_commands`: sentences on how measurements of written configurations return to the planner, and the commands
+    for that.
     """
 
     schema: Literal["trainyard/measured-plans/1"] = SCHEMA
@@ -82,6 +88,7 @@ class MeasuredPlans(msgspec.Struct, frozen=True, kw_only=True):
     fit: FittedMachine | None = None
     recommended_after_fit: str = ""
     feedback: tuple[str, ...] = ()
+    feedback_commands: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -104,7 +111,9 @@ class MeasuredPlans(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def headline(self) -> str:
         """The fastest layout, or those that cannot be separated; for other modes, what would be run."""
-        if self.mode != "measured":
+        if self.mode == "files":
+            return f"{units.counted(len(self.candidates), 'launch configuration')} written; nothing was run."
+        if self.mode == "dry-run":
             runs = units.counted(len(self.candidates) * self.rounds, "run")
             predicted = units.show_time(self.predicted_s * 1e9)
             return (
@@ -113,13 +122,14 @@ class MeasuredPlans(msgspec.Struct, frozen=True, kw_only=True):
             )
         if not self.measured:
             return "No candidate could be measured."
-        fastest, *others = self.inseparable
-        if others:
-            names = units.listed([candidate.layout for candidate in others], 3)
-            return f"The measurement cannot separate {names} from {fastest.layout}, whose mean step is the shortest."
-        if len(self.measured) == 1:
-            return f"Only {fastest.layout} was measured."
-        return f"Fastest: {fastest.layout}. Every other measured candidate is slower."
+        inseparable = self.inseparable
+        if len(inseparable) == 1:
+            others = "Every other measured layout is slower." if len(self.measured) > 1 else "Only it was measured."
+            return f"Fastest: {inseparable[0].layout}. {others}"
+        layouts = "; ".join(candidate.layout for candidate in inseparable)
+        bound = max(ratio.high or inf for candidate in inseparable if (ratio := candidate.versus_fastest))
+        at_most = f", and the others are at most {100 * (bound - 1):.1f} % slower" if bound < _MAX_BOUND else ""
+        return f"The measurement cannot separate {layouts}. The first has the shortest mean step{at_most}."
 
     def _repr_html_(self) -> str:
         """The tables for a notebook."""

@@ -1,4 +1,4 @@
-"""Tables of `trainyard plan measure`: steps, memory, the prediction after the fit, and next steps."""
+"""Tables of `trainyard plan measure`: steps, the fit, memory, and next steps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trainyard.report.view.view import Cell, Column, Table
 
 
 def tables(result: MeasuredPlans) -> tuple[Table, ...]:
-    """The tables of the result: measured steps, memory and fit, or the candidates as predicted."""
+    """The tables of the result: measured steps, and the fit with memory; or the candidates as predicted."""
     if not result.measured:
         return (_predicted(result),)
-    return (_steps(result), _memory(result), *((_fit(result),) if result.fit else ()))
+    return (_steps(result), _fit(result))
 
 
 def failures(result: MeasuredPlans) -> tuple[str, ...]:
@@ -106,46 +106,30 @@ def _versus(candidate: MeasuredCandidate) -> str:
     if ratio is None or ratio.ratio == ratio.low == 1:
         return "fastest"
     slower = f"{100 * (ratio.ratio - 1):+.1f} %"
-    return slower if ratio.separated else f"tied ({slower})"
-
-
-def _memory(result: MeasuredPlans) -> Table:
-    """Predicted and measured peak memory of the fullest rank."""
-    return Table(
-        title="Peak memory of a rank, GB",
-        notes=(
-            "Measured: allocated bytes of an accelerator; on a CPU, resident memory, which includes Python and "
-            "libraries, of about 0.5 GB.",
-        )
-        if _is_cpu(result)
-        else (),
-        columns=(Column(title="", prose=True), Column(title="predicted", digits=2), Column(title="measured", digits=2)),
-        rows=tuple(
-            (_name(each), each.predicted_bytes / 1e9, runs.memory_bytes / 1e9) for each, runs in _with_runs(result)
-        ),
-    )
-
-
-def _is_cpu(result: MeasuredPlans) -> bool:
-    """Whether the candidates ran on CPUs."""
-    return result.fit is not None and result.fit.machine.device.vendor == "cpu"
+    return slower if ratio.separated else f"tied, {slower}"
 
 
 def _fit(result: MeasuredPlans) -> Table:
-    """The steps as predicted before and after the fit, in the order that the fitted machine predicts."""
+    """Steps as predicted before and after the fit, in the order that the fitted machine predicts, and peak memory."""
     unit, unit_ns = _unit(result)
+    fit = result.fit
+    on_cpu = fit is not None and fit.machine.device.vendor == "cpu"
+    resident = "On a CPU, measured memory is resident memory, which includes Python and its libraries."
     return Table(
-        title="After the fit",
+        title="Fit, and peak memory of a rank",
         notes=(
-            *((result.fit.headline,) if result.fit else ()),
+            *((fit.headline,) if fit else ()),
             f"A plan for the fitted machine recommends {result.recommended_after_fit}.",
+            *((resident,) if on_cpu else ()),
         ),
         columns=(
-            Column(title="", prose=True), Column(title=f"predicted before, {unit}", digits=2),
-            Column(title=f"predicted after, {unit}", digits=2), Column(title=f"measured, {unit}", digits=2),
+            Column(title="", prose=True), Column(title=f"before, {unit}", digits=1),
+            Column(title=f"after, {unit}", digits=1), Column(title=f"measured, {unit}", digits=1),
+            Column(title="predicted, GB", digits=2), Column(title="measured, GB", digits=2),
         ),
         rows=tuple(
-            (_name(each), each.predicted_ns / unit_ns, (each.after_fit_ns or 0) / unit_ns, runs.step.step_ns / unit_ns)
+            (_name(each), each.predicted_ns / unit_ns, (each.after_fit_ns or 0) / unit_ns, runs.step.step_ns / unit_ns,
+             each.predicted_bytes / 1e9, runs.memory_bytes / 1e9)
             for each, runs in sorted(_with_runs(result), key=lambda pair: pair[0].after_fit_ns or 0)
         ),
     )  # fmt: skip
@@ -162,5 +146,6 @@ def _range(low: float, high: float, unit_ns: float) -> str:
 
 
 def _number(value: float) -> str:
-    """A number with three significant digits or one decimal, whichever has more."""
-    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}"
+    """A number with at least three significant digits."""
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f}"
