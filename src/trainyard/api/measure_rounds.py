@@ -45,7 +45,7 @@ def run_rounds(jobs: Mapping[str, Job], rounds: int, session: Session, *, fresh:
     same code, packages and environment, count as the first rounds. After a job is refused or its ranks die, only the
     others continue. An interrupt keeps the complete runs, which the same command reuses.
     """
-    results = {tag: JobRuns() if fresh else _find_runs(job, rounds, session) for tag, job in jobs.items()}
+    results = {tag: JobRuns() for tag in jobs} if fresh else _find_runs(jobs, rounds, session)
     if reused := sum(result.reused for result in results.values()):
         session.say(f"reusing {units.counted(reused, 'run')} of an earlier command; --fresh runs them again")
     try:
@@ -76,16 +76,22 @@ def _run_once(job: Job, result: JobRuns, session: Session) -> str:
     return f"{units.show_time(measured.summary.step_ns)} per step, run {measured.id}"
 
 
-def _find_runs(job: Job, rounds: int, session: Session) -> JobRuns:
-    """At most `rounds` stored runs of `job` that were made in the present environment, the oldest first."""
+def _find_runs(jobs: Mapping[str, Job], rounds: int, session: Session) -> dict[str, JobRuns]:
+    """For each job, at most `rounds` stored runs that were made in the present environment, the oldest first. All
+    `jobs` have the same number of ranks."""
     devices, vendors = devices_here(session), plugins.load_all("vendors")
-    variables = variable_values(job_environment(job, None, vendors, devices[0].vendor))
+    any_job = next(iter(jobs.values()))
+    variables = variable_values(job_environment(any_job, None, vendors, devices[0].vendor))
     here = provenance.gather(devices, vendors, variables)
-    rows = [row for row in session.store.rows() if row.state == "complete" and row.job == job.name]
+    names = {job.name for job in jobs.values()}
+    rows = [row for row in session.store.rows() if row.state == "complete" and row.job in names]
     loaded = load_complete(session.store, rows, session.say)
-    same = [run for run in loaded if run.job == job and _is_same_environment(run.provenance, here)]
-    runs = sorted(same, key=lambda run: run.started)[:rounds]
-    return JobRuns(runs=runs, reused=len(runs))
+    stored = sorted((run for run in loaded if _is_same_environment(run.provenance, here)), key=lambda run: run.started)
+    results: dict[str, JobRuns] = {}
+    for tag, job in jobs.items():
+        runs = [run for run in stored if run.job == job][:rounds]
+        results[tag] = JobRuns(runs=runs, reused=len(runs))
+    return results
 
 
 def _is_same_environment(recorded: Provenance, here: Provenance) -> bool:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from trainyard.report.plans.measured_plans import MeasuredPlans
 
-_ROWS = 5
+_ROWS = 4
 """Candidates in each table on one screen."""
 
 

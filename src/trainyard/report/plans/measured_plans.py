@@ -21,6 +21,9 @@ another framework."""
 _MAX_BOUND = 2.0
 """Upper bound of a ratio of steps from which the headline leaves it out."""
 
+_MAX_LISTED = 4
+"""Layouts that the headline lists."""
+
 
 class CandidateRuns(msgspec.Struct, frozen=True, kw_only=True):
     """The runs of a candidate. `step`: without the profiler; `error`: measured over predicted step, minus 1.
@@ -126,7 +129,7 @@ class MeasuredPlans(msgspec.Struct, frozen=True, kw_only=True):
         if len(inseparable) == 1:
             others = "Every other measured layout is slower." if len(self.measured) > 1 else "Only it was measured."
             return f"Fastest: {inseparable[0].layout}. {others}"
-        layouts = "; ".join(candidate.layout for candidate in inseparable)
+        layouts = units.listed([candidate.layout for candidate in inseparable], _MAX_LISTED, between="; ")
         bound = max(ratio.high or inf for candidate in inseparable if (ratio := candidate.versus_fastest))
         at_most = f", and the others are at most {100 * (bound - 1):.1f} % slower" if bound < _MAX_BOUND else ""
         return f"The measurement cannot separate {layouts}. The first has the shortest mean step{at_most}."
