@@ -53,8 +53,8 @@ def run_rounds(jobs: Mapping[str, Job], rounds: int, session: Session, *, fresh:
             order = [tag for tag, result in results.items() if len(result.runs) < number and not result.failure]
             SystemRandom().shuffle(order)
             for tag in order:
-                said = _run_once(jobs[tag], results[tag], replace(session, tag=f"{tag}.{number}", say=_ignore))
-                session.say(f"round {number}/{rounds}, {tag}: {said}")
+                outcome = _run_once(jobs[tag], results[tag], replace(session, tag=f"{tag}.{number}", say=_ignore))
+                session.say(f"round {number}/{rounds}, {tag}: {outcome}")
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("Complete runs are kept: the same command reuses them.")
         raise

@@ -51,8 +51,8 @@ class FakeRuns:
         self.order.append(name)
         if error := self.failures.get(name):
             raise error
-        made = as_run(HERE, BASE._replace(passes=BASE.passes / 2), job, "a run")
-        wall = made.ledger.wall_ns * self.factors.get(name, 1.0) * self.noise.uniform(0.999, 1.001)
+        predicted = as_run(HERE, BASE._replace(passes=BASE.passes / 2), job, "a run")
+        wall = predicted.ledger.wall_ns * self.factors.get(name, 1.0) * self.noise.uniform(0.999, 1.001)
         run = Run(
             id=new_id(),
             job=job,
@@ -63,7 +63,7 @@ class FakeRuns:
         samples = tuple(
             Sample(step=step, rank=0, repeat=0, wall_ns=round(wall), tokens=1, memory_bytes=10**9) for step in range(3)
         )
-        run = session.store.finish(replace(run, state="complete", samples=samples, ledgers=(made.ledger,)))
+        run = session.store.finish(replace(run, state="complete", samples=samples, ledgers=(predicted.ledger,)))
         session.store.tag(run.id, session.tag)
         return result_of_run(run, folder)
 
@@ -293,8 +293,7 @@ def test_candidates_are_run_and_fitted(
     pytest.importorskip("torch")
     monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
-    assert answer(["probe", "--ranks", "2", "--out", "here.toml"]) == 0
-    capsys.readouterr()
+    Path("here.toml").write_text(machine_file.write(HERE, "A test."))
     command = ["plan", "measure", "tiny", "--machine", "here.toml", "--devices", "2", "--batch", "8", "--seq-len", "32"]
     command += [
         "--fix",
