@@ -90,7 +90,7 @@ def measure_plan(
         session.store.tag(_typical_run(outcomes[candidate.name].runs).id, candidate.name)
     if not measured.measured:
         return measured
-    fit = probe_machine.fit(target, [_as_measured_run(each, outcomes) for each in measured.measured])
+    fit = probe_machine.fit(target, [_as_measured_run(each, outcomes[each.name].runs) for each in measured.measured])
     return _with_fit(measured, fit, plan_on(fit.machine, model_name, framework, options))
 
 
@@ -107,7 +107,8 @@ def _check(machine: str, numbers: Mapping[str, int]) -> None:
 
 
 def _check_devices(result: MeasuredPlans, machine: Machine, session: Session) -> None:
-    """Raises `BadInput` if the candidates need more ranks than this host can run."""
+    """Raises `BadInput` if the candidates need more ranks than this host can run, or the machine has devices of another
+    vendor."""
     devices = devices_here(session)
     ranks, available = result.candidates[0].job.layout.ranks, capacity(devices)
     nodes = ceil(ranks / machine.ranks_per_host)
@@ -118,15 +119,18 @@ def _check_devices(result: MeasuredPlans, machine: Machine, session: Session) ->
             "Repeat the command with --out-dir FOLDER: it writes the job file of each candidate, and prints the "
             f"commands (trainyard launch) that start them on {units.counted(nodes, 'node')}.",
         )
+    if machine.device.vendor != devices[0].vendor:
+        raise BadInput(
+            f"The machine {machine.name} has {machine.device.vendor} devices, but the runs would use {devices[0].name} "
+            f"({devices[0].vendor}).",
+            "Pass the machine file of this host (trainyard probe --out here.toml), or write the launch configurations "
+            "with --out-dir FOLDER.",
+        )
 
 
 def _with_runs(result: MeasuredPlans, outcomes: Mapping[str, JobRuns]) -> MeasuredPlans:
     """The result with the measured steps of the candidates whose runs are complete in all rounds."""
-    steps_ns = {
-        name: [float(summarise(run).step_ns) for run in outcome.runs]
-        for name, outcome in outcomes.items()
-        if not outcome.failure
-    }
+    steps_ns = {name: _steps_ns(outcome.runs) for name, outcome in outcomes.items() if not outcome.failure}
     ratios = dict(zip(steps_ns, compare_with_fastest(list(steps_ns.values())))) if steps_ns else {}
     candidates: list[MeasuredCandidate] = []
     for candidate in result.candidates:
@@ -158,17 +162,22 @@ def _load_warnings(outcomes: Mapping[str, JobRuns]) -> tuple[str, ...]:
 
 def _typical_run(runs: Sequence[Run]) -> Run:
     """The run whose step is nearest to the geometric mean of all."""
-    steps = [summarise(run).step_ns for run in runs]
-    mean = log(mean_step(steps).step_ns)
+    mean = log(mean_step(_steps_ns(runs)).step_ns)
     return min(runs, key=lambda run: abs(log(summarise(run).step_ns) - mean))
 
 
-def _as_measured_run(candidate: MeasuredCandidate, outcomes: Mapping[str, JobRuns]) -> MeasuredRun:
+def _as_measured_run(candidate: MeasuredCandidate, runs: Sequence[Run]) -> MeasuredRun:
     """A candidate as a single run to fit: rounds are repeats of one job, and would make the leave-one-out interval too
     narrow if each counted."""
-    run = _typical_run(outcomes[candidate.name].runs)
-    step_ns = candidate.measured.step.step_ns if candidate.measured else 0.0
-    return MeasuredRun(name=candidate.name, job=run.job, ledger=run.ledgers[-1], seconds=step_ns / 1e9)
+    run = _typical_run(runs)
+    return MeasuredRun(
+        name=candidate.name, job=run.job, ledger=run.ledgers[-1], seconds=mean_step(_steps_ns(runs)).step_ns / 1e9
+    )
+
+
+def _steps_ns(runs: Sequence[Run]) -> list[float]:
+    """The median step of each run in ns."""
+    return [float(summarise(run).step_ns) for run in runs]
 
 
 def _with_fit(result: MeasuredPlans, fit: FittedMachine, replanned: Plans) -> MeasuredPlans:

@@ -72,7 +72,11 @@ def _run_once(job: Job, result: JobRuns, session: Session) -> str:
     except (BadJob, RankDied) as error:
         result.failure = str(error)
         return f"failed: {error.message}"
-    result.runs.append(session.store.load(measured.id))
+    run = session.store.load(measured.id)
+    if not run.ledgers or not measured.summary.step_ns:
+        result.failure = f"Run {run.id} has no ledger or no timed steps."
+        return f"failed: {result.failure}"
+    result.runs.append(run)
     return f"{units.show_time(measured.summary.step_ns)} per step, run {measured.id}"
 
 
@@ -85,7 +89,7 @@ def _find_runs(jobs: Mapping[str, Job], rounds: int, session: Session) -> dict[s
     here = provenance.gather(devices, vendors, variables)
     names = {job.name for job in jobs.values()}
     rows = [row for row in session.store.rows() if row.state == "complete" and row.job in names]
-    loaded = load_complete(session.store, rows, session.say)
+    loaded = (run for run in load_complete(session.store, rows, session.say) if run.ledgers)
     stored = sorted((run for run in loaded if _is_same_environment(run.provenance, here)), key=lambda run: run.started)
     results: dict[str, JobRuns] = {}
     for tag, job in jobs.items():

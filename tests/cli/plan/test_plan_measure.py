@@ -222,6 +222,7 @@ def test_dry_run_estimates_the_steps_and_runs_nothing(runs: FakeRuns, capsys: py
         ((*WORK, "--machine", "here.toml", "--devices", "4"), (4, 2)),
         ((*WORK, "--machine", "here.toml", "--devices", "4"), ("--out-dir", "launch")),
         ((*WORK, "--machine", "h100:8,a100:8"), ("h100:8,a100:8",)),
+        ((*WORK, "--machine", "h100", "--devices", "2"), ("h100", "nvidia", "cpu")),
         ((*WORK, "--machine", "here.toml", "--for", "metagron"), ("megatron",)),
         (("--machine", "here.toml"), ()),
     ],
