@@ -16,7 +16,7 @@ from tests.cli import one_screen
 from tests.cli.schema_check import valid
 from tests.predict.calibrate.test_fit_constants import BASE, HERE, SEEN, as_run
 from tests.refused import code_of, missing_values
-from trainyard import machine, plugins
+from trainyard import api, machine, plugins
 from trainyard.api import measure_rounds
 from trainyard.cli.main import answer
 from trainyard.errors import BadJob, RankDied
@@ -284,6 +284,22 @@ def test_written_configuration_is_that_of_its_candidate(runs: FakeRuns, capsys: 
         assert answer(["plan", "check", file, "--machine", "h100", "--devices", "64", "--json"]) == 0
         checked = json.loads(capsys.readouterr().out)["choices"][0]["plan"]
         assert checked["ledger"]["wall_ns"] == candidate["predicted_ns"]
+
+
+def test_folder_that_cannot_be_created_is_an_environment_failure(
+    runs: FakeRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a-file").touch()
+    assert answer(["plan", "measure", *CLUSTER, "--out-dir", "a-file"]) == 4
+    error = capsys.readouterr().err
+    assert code_of(error) == "not-writable"
+    assert missing_values(error, "a-file") == []
+
+
+def test_result_is_shown_in_notebooks(runs: FakeRuns) -> None:
+    result = api.measure_plan("tiny", machine="here.toml", batch=16, seq_len=256, fix=["dtype=float32"], rounds=1)
+    assert len(result.measured) == 3
+    assert result._repr_html_().count("<table>") == 2
 
 
 @pytest.mark.torch
