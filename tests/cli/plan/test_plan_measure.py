@@ -206,6 +206,14 @@ def test_output_is_one_screen(runs: FakeRuns, capsys: pytest.CaptureFixture[str]
         one_screen.check(capsys.readouterr().out)
 
 
+def test_full_output_has_every_layout_and_constant(runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    document = measured(capsys, "--top", "6", "--rounds", "1")
+    assert answer(["plan", "measure", *WORK, "--machine", "here.toml", "--top", "6", "--rounds", "1", "--full"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert all(f"{each['measured']['step']['step_ns'] / 1e6:.1f}" in shown for each in document["candidates"])
+    assert all(f"{name} " in shown for name in document["fit"]["machine"]["calibration"])
+
+
 def test_dry_run_estimates_the_steps_and_runs_nothing(runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
     document = measured(capsys, "--dry-run", "--rounds", "2", "--steps", "4")
     predicted_s = sum(candidate["predicted_ns"] for candidate in document["candidates"]) / 1e9

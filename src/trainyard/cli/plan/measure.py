@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FRAMEWORK, FULL, MACHINE, SEQ_LEN
+from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FRAMEWORK, MACHINE, SEQ_LEN
 from trainyard.cli.support.pipes import InputFile
 
 
@@ -28,7 +28,7 @@ from trainyard.cli.support.pipes import InputFile
 @click.option("--out", type=click.Path(path_type=Path), help="Write the machine file with the fitted constants.")
 @click.option("--out-dir", default="", metavar="FOLDER",
               help="Write launch configurations to FOLDER and print commands instead of running them.")  # fmt: skip
-@FULL
+@click.option("--full", is_flag=True, help="Print every layout and the fitted constants.")
 @click.option("--json", "as_json", is_flag=True, help="Print the measurements and the fit as JSON.")
 def command(
     model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, fix: tuple[str, ...],
@@ -43,7 +43,7 @@ def command(
     layouts. The runs are stored with the tags measure-MODEL-1, measure-MODEL-2, ... For another framework, or with
     --out-dir, nothing is run: the launch configurations are written and their commands printed.
 
-    Exit codes: 0 at least one layout was measured, 2 bad input, 4 every layout failed.
+    Exit codes: 0 at least one layout was measured or nothing was to be run, 2 bad input, 4 every layout failed.
     """
     from trainyard import api
     from trainyard.cli.plan.print_measured import print_measured

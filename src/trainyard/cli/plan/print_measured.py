@@ -19,7 +19,7 @@ _ROWS = 4
 def print_measured(result: MeasuredPlans, machine: str, out: Path | None, *, full: bool, as_json: bool) -> None:
     """Writes the fitted machine to `out`, if there is one, and prints the result. `machine`: the machine's argument."""
     from trainyard.formats.atomic import write_text
-    from trainyard.report.plans import measured_tables
+    from trainyard.report.plans import measured_tables, probe_tables
     from trainyard.report.render.terminal import next_steps, print_table
 
     if out is not None and result.fit is not None:
@@ -36,7 +36,8 @@ def print_measured(result: MeasuredPlans, machine: str, out: Path | None, *, ful
         screen.print(warning, style="bold yellow", markup=False)
     screen.print(f"{result.step}.", markup=False)
     screen.print(result.headline, markup=False)
-    for table in measured_tables.tables(result):
+    constants = [probe_tables.constants(result.fit.machine)] if full and result.fit else []
+    for table in (*measured_tables.tables(result), *constants):
         screen.print()
         print_table(table, screen, None if full else _ROWS)
     for sentence in measured_tables.failures(result):
