@@ -33,6 +33,7 @@ from trainyard.report.history.history_report import HistoryReport
 from trainyard.report.numerics.devices_report import DevicesReport
 from trainyard.report.numerics.numerics_report import NumericsReport
 from trainyard.report.plans.catalogue import Catalogue
+from trainyard.report.plans.measured_plans import MeasuredPlans
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
 from trainyard.report.render.written_report import WrittenReport
@@ -69,6 +70,7 @@ DOCUMENTS: dict[str, type] = {
     "points": ReferenceReport,  # trainyard gate convergence --mllog
     "history": HistoryReport,  # trainyard history
     "plans": Plans,  # trainyard plan, trainyard plan check
+    "measured-plans": MeasuredPlans,  # trainyard plan measure
     "catalogue": Catalogue,  # trainyard plan list
     "machine": ProbedMachine,  # trainyard probe
     "fit": FittedMachine,  # trainyard probe fit

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from trainyard.api.launch_jobs import launch_logs as launch_logs
     from trainyard.api.launch_jobs import launch_render as launch_render
     from trainyard.api.launch_jobs import launch_status as launch_status
+    from trainyard.api.measure_candidates import measure_plan as measure_plan
     from trainyard.api.record_tensors import record_numerics as record_numerics
     from trainyard.api.run_costs import RunCosts as RunCosts
     from trainyard.api.run_jobs import chaos as chaos
@@ -111,6 +112,7 @@ _ELSEWHERE = {
     "launch_render": "trainyard.api.launch_jobs",
     "launch_status": "trainyard.api.launch_jobs",
     "measure_memory": "trainyard.api.trace_modes",
+    "measure_plan": "trainyard.api.measure_candidates",
     "parity": "trainyard.api.check_parity",
     "query": "trainyard.api.trace_modes",
     "reconcile": "trainyard.api.trace_modes",

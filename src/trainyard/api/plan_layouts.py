@@ -66,12 +66,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     if framework and framework not in FRAMEWORKS:
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
     if "," not in options.machine:
-        target = _machine(options.machine) if options.machine else None
-        request = read_request(model, None, _ranks(options, target), options.seq_len)
-        target = target or _machine(request.job.machine if request.job else "")
-        return _search(
-            _planner_input(request, target, options), target, request, framework=framework, options=options, check=False
-        )
+        return plan_on(load_machine(options.machine) if options.machine else None, model, framework, options)
     request = read_request(model, None, options.devices, options.seq_len)
     default_framework = "megatron" if request.framework == "trainyard" else request.framework
     planner_input = _planner_input(request, machine=None, options=options)
@@ -86,6 +81,16 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     )
 
 
+def plan_on(machine: Machine | None, model: str | None, framework: str, options: PlanOptions) -> Plans:
+    """Searches as `plan_layouts` on one kind of device. `machine`: in place of `options.machine`; None for that of the
+    model's job file."""
+    request = read_request(model, None, _ranks(options, machine), options.seq_len)
+    target = machine or load_machine(request.job.machine if request.job else "")
+    return _search(
+        _planner_input(request, target, options), target, request, framework=framework, options=options, check=False
+    )
+
+
 def check_configuration(file: str, model: str | None, options: PlanOptions) -> Plans:
     """Predicts the configuration in `file` as it is, then other layouts of its model. `model`: replaces the file's own,
     unless it is None. Raises `BadInput` if an option contradicts the file."""
@@ -95,9 +100,9 @@ def check_configuration(file: str, model: str | None, options: PlanOptions) -> P
             f"--machine {options.machine}: a configuration does not say which devices its stages are on.",
             "Pass one machine, or search layouts of the mixed cluster: trainyard plan.",
         )
-    target = _machine(options.machine) if options.machine else None
+    target = load_machine(options.machine) if options.machine else None
     request = read_request(model, file, _ranks(options, target), options.seq_len)
-    target = target or _machine(request.job.machine if request.job else "")
+    target = target or load_machine(request.job.machine if request.job else "")
     planner_input = _planner_input(request, target, options)
     if request.job:
         ranks = target.device.ranks
@@ -268,7 +273,7 @@ def _check_same(job: Job, file: str, wanted: PlannerInput, ranks_per_device: int
             )
 
 
-def _machine(name: str) -> Machine:
+def load_machine(name: str) -> Machine:
     """The machine of a preset's name or a TOML file. Raises `BadInput` if `name` is empty, or for a file in error."""
     if not name:
         raise BadInput("No machine given.", "Pass --machine with a name (trainyard plan list machines) or a TOML file.")

@@ -52,6 +52,10 @@ FIX = click.option(
     metavar="AXIS=N",
     help="Search only layouts with this value, e.g. tp=8 or dtype=float8; repeatable.",
 )
+FRAMEWORK = click.option(
+    "--for", "framework", default="", metavar="NAME",
+    help="Framework to plan for: trainyard (default), megatron, torchtitan, deepspeed.",
+)  # fmt: skip
 OUT = click.option(
     "--out", type=click.Path(path_type=Path), help="Write the launch configuration of the recommended layout."
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FULL, JSON, OUT, SEQ_LEN, TOKENS, run_costs
+from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FRAMEWORK, FULL, JSON, OUT, SEQ_LEN, TOKENS, run_costs
 from trainyard.cli.support.pipes import InputFile
 
 
@@ -20,8 +20,7 @@ from trainyard.cli.support.pipes import InputFile
 @TOKENS
 @run_costs
 @FIX
-@click.option("--for", "framework", default="", metavar="NAME",
-              help="Framework to plan for: trainyard (default), megatron, torchtitan, deepspeed.")  # fmt: skip
+@FRAMEWORK
 @OUT
 @FULL
 @JSON

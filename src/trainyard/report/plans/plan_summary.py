@@ -82,6 +82,8 @@ def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
         steps.append(NextStep("--out FILE", "write the launch configuration of the recommended layout"))
     if plans.as_configured:
         steps.append(NextStep("trainyard diff PLANS.json RUN", "compare --json output with a measured run"))
+    elif tied_layouts.tie_note(plans):
+        steps.append(NextStep("trainyard plan measure MODEL", "settle ties by short runs on this machine"))
     else:
         steps.append(NextStep("trainyard plan check FILE", "predict your own configuration"))
     return tuple(steps)

@@ -149,11 +149,11 @@ def next_steps(steps: Iterable[NextStep], width: int = 80) -> list[RenderableTyp
             lines.append(Padding(Text(f"{command}: {purpose}", style="dim"), (0, 0, 0, 2)))
         else:
             lines.append(Padding(Text(f"{purpose}:", style="dim"), (0, 0, 0, 2)))
-            lines.extend(Text(line, style="dim", overflow="fold") for line in _continued(command, width))
+            lines.extend(Text(line, style="dim", overflow="fold") for line in continued_command(command, width))
     return ["", Text("Where to look next", style="dim"), *lines] if lines else []
 
 
-def _continued(command: str, width: int) -> list[str]:
+def continued_command(command: str, width: int) -> list[str]:
     """The lines of a shell command, indented, each but the last with a backslash at its end; a word that is longer than
     a line is not broken."""
     lines = ["   "]

@@ -41,8 +41,7 @@ def write(job: Job) -> str:
         }
     )
     header = [
-        f"# On {layout.ranks} devices: grep -v '^#' FILE | xargs torchrun ... "
-        f"{_PROGRAMS[bool(job.decoder.hybrid_pattern)]}",
+        f"# On {layout.ranks} devices: grep -v '^#' FILE | xargs torchrun ... {training_program(job)}",
         *(
             ["# CUDA_DEVICE_MAX_CONNECTIONS=1 in the environment, on Hopper and before."]
             if layout.tp * layout.cp > 1
@@ -51,6 +50,11 @@ def write(job: Job) -> str:
         "# Runs 100 steps on mock data: set --data-path, --tokenizer-type and --train-iters for a real run.",
     ]
     return "\n".join([*header, *(_line(name, value) for name, value in arguments.items())]) + "\n"
+
+
+def training_program(job: Job) -> str:
+    """The file name of Megatron's program that trains the model of `job`."""
+    return _PROGRAMS[bool(job.decoder.hybrid_pattern)]
 
 
 def _line(name: str, value: object) -> str:
