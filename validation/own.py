@@ -18,13 +18,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from trainyard import job_file as jobs
-from trainyard.api.named_inputs import find
+from trainyard.api.probe_machine import measured_run
 from trainyard.job import Job, Measure
 from trainyard.layout import Layout
 from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, probed_machine
-from trainyard.predict.calibrate.fit_constants import MeasuredRun
+from trainyard.predict.calibrate.measured_run import MeasuredRun
 from trainyard.predict.inputs import constant_sets
 from trainyard.recipe import Recipe
 from trainyard.run.probe import devices
@@ -69,8 +69,7 @@ def measured(name: str, job: Job, folder: Path) -> MeasuredRun:
     path.write_text(jobs.write(job), "utf-8")
     command = [sys.executable, "-m", "trainyard.cli.main", "run", str(path), "--tag", path.stem, "--quiet"]
     subprocess.run(command, check=True, capture_output=True)
-    side = find(path.stem, say=print).side()
-    return MeasuredRun(name, job, side.mean, side.timed_ns / 1e9)
+    return measured_run(path.stem, print)._replace(name=name)
 
 
 class Line(NamedTuple):

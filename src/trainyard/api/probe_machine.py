@@ -8,7 +8,7 @@ from trainyard import machine as machines
 from trainyard.errors import BadInput
 from trainyard.machine_load import load_warning, present_load_warning
 from trainyard.predict.calibrate import fit_constants, probed_machine
-from trainyard.predict.calibrate.fit_constants import MeasuredRun
+from trainyard.predict.calibrate.measured_run import MeasuredRun
 from trainyard.predict.calibrate.probed_machine import ProbedTime
 from trainyard.predict.inputs import constant_sets
 from trainyard.report.plans.probe_results import FittedMachine, FittedRun, ProbedMachine, TimedCall
@@ -52,7 +52,7 @@ def fit_to_runs(names: Sequence[str], machine: str, say: Callable[[str], None] =
     run whose traces are damaged."""
     if not names:
         raise BadInput("No run given.", "Pass stored runs of the machine by id, tag or folder: trainyard runs.")
-    return fit(machines.load(machine), [_measured_run(name, say) for name in names])
+    return fit(machines.load(machine), [measured_run(name, say) for name in names])
 
 
 def fit(machine: machines.Machine, runs: Sequence[MeasuredRun]) -> FittedMachine:
@@ -73,7 +73,7 @@ def fit(machine: machines.Machine, runs: Sequence[MeasuredRun]) -> FittedMachine
     return FittedMachine(machine=fitted, runs=rows)
 
 
-def _measured_run(name: str, say: Callable[[str], None]) -> MeasuredRun:
+def measured_run(name: str, say: Callable[[str], None]) -> MeasuredRun:
     """The stored run `name` with its mean ledger and timed step in s. Raises `BadInput` without either."""
     from trainyard.api.named_inputs import find
 

@@ -19,8 +19,8 @@ from trainyard.layout import Layout
 from trainyard.machine import Claim
 from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, machine_file, probed_machine
-from trainyard.predict.calibrate.fit_constants import MeasuredRun
 from trainyard.predict.calibrate.least_squares import solve
+from trainyard.predict.calibrate.measured_run import MeasuredRun
 from trainyard.predict.calibrate.probed_machine import COLLECTIVES, ProbedTime
 from trainyard.predict.inputs import cases, constant_sets, hardware, machine_model
 from trainyard.predict.inputs.constants import SHARES, Constants
@@ -157,6 +157,26 @@ def test_fitted_constants_predict_another_run(scales):
     assert fit_constants.seconds(after, now, other.job) == pytest.approx(other.seconds, rel=0.08)
     low, high = after.prediction_interval
     assert low <= 1 <= high
+
+
+def test_repeated_runs_of_three_jobs_give_no_interval():
+    """Five runs, but an error for each job is needed."""
+    runs = [as_run(HERE, BASE, a_job(LAYOUTS[index % 3]), str(index)) for index in range(5)]
+    assert fit_constants.calibrate_machine(HERE, BASE, runs).prediction_interval is None
+
+
+def test_noisy_run_has_less_weight():
+    """Of two runs that disagree, the fit follows the one whose steps are known precisely."""
+    job = a_job(LAYOUTS[0])
+    fast, slow = (as_run(HERE, BASE._replace(passes=BASE.passes * scale), job, "a run") for scale in (0.5, 2.0))
+
+    def error(noise):
+        runs = [fast, slow._replace(noise=noise)]
+        fitted = fit_constants.calibrate_machine(HERE, BASE, runs)
+        constants = constant_sets.choose(fitted, "fsdp").values()
+        return abs(np.log(fit_constants.seconds(fitted, constants, job) / fast.seconds))
+
+    assert error(0.5) < error(0.0) / 4
 
 
 def test_planner_uses_the_machines_own_spread():
