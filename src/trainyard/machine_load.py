@@ -48,6 +48,11 @@ class MachineLoad(msgspec.Struct, frozen=True, kw_only=True):
         is_contended = self.other_cores >= _MIN_OTHER_SHARE * self.cores and in_use >= _MIN_BUSY_SHARE * self.cores
         return is_contended or self.stolen_cores >= _MIN_STOLEN_SHARE * self.cores or self.cpu_throttles > 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether other processes, or other virtual machines, use so many cores that a measurement should not start."""
+        return self.other_cores + self.stolen_cores >= _MIN_OTHER_SHARE * self.cores
+
 
 def load_warning(load: MachineLoad | None) -> str:
     """A sentence on a loaded or throttled host; empty if it was neither, or if that was not measured."""
@@ -65,7 +70,7 @@ def load_warning(load: MachineLoad | None) -> str:
 
 def present_load_warning(load: MachineLoad | None) -> str:
     """A sentence on the load of a machine before a measurement starts; empty if it is idle enough."""
-    if load is None or load.other_cores + load.stolen_cores < _MIN_OTHER_SHARE * load.cores:
+    if load is None or not load.is_busy:
         return ""
     stolen = f", and a hypervisor withholds {load.stolen_cores:.1f}" if load.stolen_cores >= _MIN_SHOWN_CORES else ""
     return (
