@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from trainyard import limits, named_sizes, renamed_keys, words
+from trainyard import limits, machine_checks, named_sizes, renamed_keys, words
 from trainyard.errors import BadFile, BadInput, UnknownName, described, nearest
 from trainyard.formats import toml
 from trainyard.machine_aliases import ALIASES, IGNORED_WORDS
@@ -31,7 +31,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     measured: bool = False
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` unless the value is 0 or a plausible positive number."""
+        """Raises `BadInput` unless the value is 0 or a plausible positive number, and has a source."""
+        machine_checks.check_source(self)
         if not np.isfinite(self.value) or self.value < 0:
             raise BadInput(f"a claim of {self.value} {self.unit} is not a finite number of at least 0.")
         if self.value and not limits.LEAST_CLAIM <= self.value <= limits.MOST_CLAIM:
@@ -156,7 +157,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prediction_interval: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` if a count, the spread or the overhead is out of range, or a CPU has a host."""
+        """Raises `BadInput` if a count, the interval or the overhead is out of range, or a CPU has a host."""
         if self.per_node < 1 or self.nodes < 1:
             counts = f"{limits.show(self.nodes)} nodes of {limits.show(self.per_node)} devices"
             raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")
@@ -210,7 +211,7 @@ def known() -> dict[str, Path]:
 
 def load(name_or_path: str) -> Machine:
     """Loads a machine by the name of a file in the package (`h100`) or from the user's TOML file. Raises `UnknownName`
-    if there is neither, or `BadFile` for an invalid file."""
+    if there is neither, or `BadFile` for an invalid file or numbers that no hardware has."""
     known_paths = known()
     path = known_paths.get(name_or_path) or Path(name_or_path)
     try:
@@ -223,10 +224,14 @@ def load(name_or_path: str) -> Machine:
             raise UnknownName(f"there is no machine {name_or_path[:100]!r}.", nearest(name_or_path, known_paths))
         path = known_paths[name]
     try:
-        return msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
+        loaded = msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
+        machine_checks.check_machine(loaded)
+    except BadInput as error:
+        raise BadFile(f"{path}: {error.message}", error.next_step) from error
     except (OSError, toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         message, next_step = renamed_keys.describe_machine_key(str(error)) or described(error)
         raise BadFile(f"{path}: {message}.", next_step) from error
+    return loaded
 
 
 def find_device(reported: str) -> Device | None:
