@@ -159,6 +159,20 @@ def test_fitted_constants_predict_another_run(scales):
     assert low <= 1 <= high
 
 
+def test_calls_of_a_cpu_are_a_part_of_its_elementwise_time():
+    """A trace books the time of a call to the operation that is called."""
+    job = a_job(LAYOUTS[0])
+    one, two = (
+        fit_constants.predicted_parts(
+            fit_constants.predicted(HERE, BASE._replace(host_forward_s=seconds), [job]), split_backward=True
+        )[0]
+        for seconds in (1e-3, 2e-3)
+    )
+    # 4 layers, and 2 micro-batches on each of 2 ranks.
+    assert two["elementwise"] - one["elementwise"] == pytest.approx(8e-3)
+    assert {part for part in one if one[part] != two[part]} == {"elementwise"}
+
+
 def test_repeated_runs_of_three_jobs_give_no_interval():
     """Five runs, but an error for each job is needed."""
     runs = [as_run(HERE, BASE, a_job(LAYOUTS[index % 3]), str(index)) for index in range(5)]

@@ -19,6 +19,7 @@ from trainyard.errors import BadInput
 from trainyard.job import Job
 from trainyard.ledger import Account
 from trainyard.machine import Claim, Machine
+from trainyard.predict.calibrate.call_seconds import call_seconds
 from trainyard.predict.calibrate.least_squares import solve
 from trainyard.predict.calibrate.left_out_interval import MIN_JOBS, prediction_interval
 from trainyard.predict.calibrate.measured_run import MeasuredRun, direction_suffix, part_of_account
@@ -90,12 +91,15 @@ def _residuals(measured: MeasuredParts, predicted: StepTime) -> npt.NDArray[np.f
 def _fit_constants(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Constants:
     """Returns all constants, with those that apply to `machine` and `runs` fitted by least squares and the others as in
     `assumed`. The prior around the assumed values is narrow for probed constants and wide for host times. Constants of
-    communication are fitted only if a run has several ranks, host times of a layer only on CPU devices."""
+    communication are fitted only if a run has several ranks, host times of a layer only on CPU devices: their prior is
+    that of the operations of the runs, if these were counted."""
     names = _FITTED_ALWAYS + (_FITTED_WITH_RANKS if any(run.job.layout.ranks > 1 for run in runs) else ())
-    names += _FITTED_ON_CPU if machine.device.vendor == "cpu" else ()
-    prior_sigmas = [
-        _ASSUMED_SIGMA if name.startswith(("host", "microbatch", "step")) else _PROBED_SIGMA for name in names
-    ]
+    counted: dict[str, float] = {}
+    if machine.device.vendor == "cpu":
+        names += _FITTED_ON_CPU
+        counted = call_seconds(runs, assumed.kernel_s)
+    is_assumed = [name.startswith(("host", "microbatch", "step")) and name not in counted for name in names]
+    prior_sigmas = [_ASSUMED_SIGMA if wide else _PROBED_SIGMA for wide in is_assumed]
     measured = [(run, run.parts(split_backward=True)) for run in runs]
     run_cases = cases.of_jobs([run.job for run in runs])  # one case per run
     rank_hardware = hardware.of_machine(machine, runs[0].job.recipe.dtype)  # peak, memory and links of a rank
@@ -103,7 +107,7 @@ def _fit_constants(machine: Machine, assumed: Constants, runs: Sequence[Measured
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         return _residuals(measured, step.step(run_cases, rank_hardware, tuned))
 
-    return solve(assumed, names, residuals, prior_sigmas)
+    return solve(assumed._replace(**counted), names, residuals, prior_sigmas)
 
 
 def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Machine:
