@@ -66,6 +66,33 @@ class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return float(np.interp(log(max(size, 1e-300)), log_sizes, rates))  # 0 has no logarithm
 
 
+_MOST_RATIO = 100.0
+"""Largest factor between a measured and a predicted product: a larger one is another machine."""
+
+
+class ProductRatios(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Time of matrix products of (rows x depth) by (depth x columns) in `dtype`, measured over predicted with the
+    machine's own constants: ((rows, columns, depth, ratio), ...)."""
+
+    dtype: str
+    points: tuple[tuple[float, float, float, float], ...]
+    claim: Claim
+
+    def __post_init__(self) -> None:
+        """Raises `BadInput` without a point, or for two of one size, sizes below 1 or implausible ratios."""
+        words.check(self.dtype, words.DTYPES, "dtype")
+        sizes = [point[:3] for point in self.points]
+        if not sizes or len(set(sizes)) < len(sizes) or not all(1 <= min(size) <= max(size) < 1e9 for size in sizes):
+            raise BadInput(f"product_ratios need different sizes from 1 to 1e9; got {sizes[:3]} of {len(sizes)}.")
+        for *size, ratio in self.points:
+            if not 1 / _MOST_RATIO <= ratio <= _MOST_RATIO:
+                raise BadInput(
+                    f"the product {size} has a ratio of {ratio:g}, which is not between {1 / _MOST_RATIO:g} and "
+                    f"{_MOST_RATIO:g}.",
+                    "Repeat trainyard probe on an idle machine.",
+                )
+
+
 def _check_positive(name: str, *claims: Claim) -> None:
     """Raises `BadInput` for a claim of zero: costs are divided by these values."""
     for claim in claims:
@@ -77,6 +104,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One accelerator, or the cores of one host. `peak`: dtype -> dense FLOP/s. `achieved`: op -> measured FLOP/s as a
     function of FLOPs.
 
+    `product_ratios`: corrections of predicted matrix products by size, if its probe found that they help.
     `power`: W of the device alone under full load. `ranks`: processes that share the device, each with an equal part of
     it, if software addresses those parts (NeuronCores). `aliases`: full names that drivers and traces report; `*`
     matches any text.
@@ -89,6 +117,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     power: Claim | None = None
     peak: dict[str, Claim] = {}
     achieved: dict[str, RateCurve] = {}
+    product_ratios: ProductRatios | None = None
     ranks: int = 1
     aliases: tuple[str, ...] = ()
 

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from trainyard.machine import Claim, Device, Link, Machine, RateCurve
+from trainyard.machine import Claim, Device, Link, Machine, ProductRatios, RateCurve
 from trainyard.predict.calibrate.least_squares import Residuals, solve
-from trainyard.predict.inputs import hardware
+from trainyard.predict.inputs import hardware, ratio_surface
 from trainyard.predict.inputs.cases import column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
@@ -34,6 +34,9 @@ _COLLECTIVE_NOISE = 3 * _NOISE
 _PROBE_HEADS = 4
 _CPU_CONSTANTS = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
 """Constants of CPU devices, whose operations wait for Python: host seconds of a layer, and eager memory passes."""
+_LEAST_GAIN = 0.9
+"""The corrections of products by size are used if the error of left-out products is at most this fraction of the error
+of the four constants alone."""
 _PROBED_PRIOR = 1.5
 """Standard deviation of a constant's logarithm around its assumed value: wide, because the probes measure it
 directly."""
@@ -121,7 +124,28 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
             key: _probe_claim(value, _unit_of_constant(key), source, measured=False)
             for key, value in _CPU_CONSTANTS.items()
         }
-    return replace(probed, calibration=tuned)
+    fitted = replace(probed, calibration=tuned)
+    ratios = _product_ratios(fitted, dtype, probes_by_kind["matmul"])
+    surface_error, constants_error = ratio_surface.left_out_errors(ratios)
+    if surface_error > _LEAST_GAIN * constants_error:
+        return fitted
+    return replace(fitted, device=replace(device, product_ratios=ratios))
+
+
+def _product_ratios(fitted: Machine, dtype: str, probes: Sequence[ProbedTime]) -> ProductRatios:
+    """Measured over predicted time of each probed product, predicted with the constants of `fitted`."""
+    constants = Constants()._replace(**{name: claim.value for name, claim in fitted.calibration.items()})
+    mnk = np.array([probe.size for probe in probes], np.float64)
+    predicted_s = product(hardware.of_machine(fitted, dtype), constants, Product(mnk[:, 0], mnk[:, 1], mnk[:, 2]))
+    points = (
+        (*map(float, probe.size), float(f"{probe.seconds / seconds:.4g}"))
+        for probe, seconds in zip(probes, predicted_s.tolist(), strict=True)
+    )
+    return ProductRatios(
+        dtype=dtype,
+        points=tuple((m, n, k, min(max(ratio, 0.01), 100.0)) for m, n, k, ratio in points),
+        claim=_probe_claim(float(len(probes)), "products", "measured over predicted time of each product"),
+    )
 
 
 def _probe_claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:

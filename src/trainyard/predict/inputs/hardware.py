@@ -14,6 +14,7 @@ import numpy.typing as npt
 from trainyard.errors import UnknownName, nearest
 from trainyard.machine import Machine
 from trainyard.predict.inputs.cases import Column, column
+from trainyard.predict.inputs.ratio_surface import RatioSurface, surface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +49,27 @@ class RankHardware:
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
         """The hardware of these rows (cases)."""
-        size = max(np.size(getattr(self, field.name)) for field in fields(self))
+        columns = fields(RankHardware)
+        size = max(np.size(getattr(self, field.name)) for field in columns)
         return replace(
-            self, **{field.name: np.broadcast_to(getattr(self, field.name), size)[rows] for field in fields(self)}
+            self, **{field.name: np.broadcast_to(getattr(self, field.name), size)[rows] for field in columns}
         )
+
+    def product_ratio(self, rows: Column, columns: Column, depth: Column) -> Column:
+        """Factor of the predicted time of matrix products of (rows x depth) by (depth x columns): 1."""
+        del rows, columns, depth
+        return np.ones(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedRankHardware(RankHardware):
+    """The hardware of a rank whose matrix products were probed by size, which `product_ratios` has."""
+
+    product_ratios: RatioSurface
+
+    def product_ratio(self, rows: Column, columns: Column, depth: Column) -> Column:
+        """Factor of the predicted time of matrix products: the probed ratio near probed sizes, far from them 1."""
+        return self.product_ratios.at(rows, columns, depth)
 
 
 def _peak_flops(machine: Machine, dtype: str) -> float:
@@ -68,7 +86,7 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
     # `device.ranks` ranks share one device and its links.
     between, device_share = machine.inter_node or machine.intra_node, 1 / machine.device.ranks
     host, ranks = machine.host, machine.ranks_per_node
-    return RankHardware(
+    columns = RankHardware(
         peak=column(_peak_flops(machine, dtype) * device_share),
         low_peak=column(_peak_flops(machine, low_dtype or dtype) * device_share),
         memory=column(machine.rank_memory),
@@ -82,3 +100,8 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
         host_link=column(host.link.bandwidth.value * device_share if host else np.inf),
         host_link_s=column(host.link.latency.value if host else 0.0),
     )
+    ratios = machine.device.product_ratios
+    if ratios is None or ratios.dtype != dtype:
+        return columns
+    values = {field.name: getattr(columns, field.name) for field in fields(RankHardware)}
+    return ProbedRankHardware(**values, product_ratios=surface(ratios))

@@ -95,7 +95,10 @@ def product(
         np.maximum(matmul.flops / attained_flops, traffic_bytes / (hardware.bandwidth * tuned.bandwidth))
         + tuned.kernel_s
     )
-    return np.where(matmul.flops > 0, seconds, 0.0)
+    ratio = hardware.product_ratio(rows, columns, depth)
+    if is_low is not None:
+        ratio = np.where(is_low > 0, 1.0, ratio)  # it was probed in the compute dtype
+    return np.where(matmul.flops > 0, seconds * ratio, 0.0)
 
 
 def products(
