@@ -22,12 +22,14 @@ from trainyard.api.probe_machine import measured_run
 from trainyard.job import Job, Measure
 from trainyard.layout import Layout
 from trainyard.machine import Machine
+from trainyard.machine_load import load_warning
 from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, probed_machine
 from trainyard.predict.calibrate.measured_run import MeasuredRun
 from trainyard.predict.inputs import constant_sets
 from trainyard.recipe import Recipe
 from trainyard.run.probe import devices
+from trainyard.run.probe.wait_until_idle import wait_until_idle
 
 _RANKS = 2
 _LARGE = 0.1
@@ -102,7 +104,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRAINYARD_STORE"] = str(Path(folder) / "store")
         seen, ranks, _ = devices.devices(_RANKS, "float32")
-        here = probed_machine.machine("here", seen, ranks, "float32", devices.probe(seen.vendor, ranks, "float32"))
+        wait_until_idle(60, print)
+        probes, load = devices.probe(seen.vendor, ranks, "float32")
+        print(load_warning(load) or "The probe ran on an idle machine.")
+        here = probed_machine.machine("here", seen, ranks, "float32", probes)
         runs = {name: measured(name, job, Path(folder)) for name, job in decoders().items()}
     anchors = [runs[name] for name in ANCHORS]
     after = fit_constants.calibrate_machine(here, constant_sets.choose(here, "fsdp").values(), anchors)

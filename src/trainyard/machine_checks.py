@@ -1,4 +1,4 @@
-"""Checks of the numbers of a machine file against what hardware can have, and against each other.
+"""Checks of the numbers of a machine file against the limits of hardware, and against each other.
 
 Each range is wide enough for the smallest and the largest device that was built or announced. A number outside of it
 has a wrong unit or a typing error. Measured numbers are not compared with each other: a measured peak is the best of

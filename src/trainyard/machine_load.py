@@ -7,7 +7,7 @@ module are printed before the figures of such a measurement.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -52,6 +52,19 @@ class MachineLoad(msgspec.Struct, frozen=True, kw_only=True):
     def is_busy(self) -> bool:
         """Whether other processes, or other virtual machines, use so many cores that a measurement should not start."""
         return self.other_cores + self.stolen_cores >= _MIN_OTHER_SHARE * self.cores
+
+
+def load_of_ranks(loads: Sequence[MachineLoad | None]) -> MachineLoad | None:
+    """The load during the work of several ranks on one host, from the loads that each measured at the same time, with
+    its own process as the run and the other ranks among the others. None if a rank did not measure it."""
+    known = [load for load in loads if load is not None]
+    if not known or len(known) < len(loads):
+        return None
+    busy_cores = known[0].run_cores + known[0].other_cores
+    run_cores = sum(load.run_cores for load in known)
+    return msgspec.structs.replace(
+        known[0], run_cores=min(run_cores, busy_cores), other_cores=max(0.0, busy_cores - run_cores)
+    )
 
 
 def load_warning(load: MachineLoad | None) -> str:

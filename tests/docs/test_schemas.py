@@ -89,7 +89,7 @@ def test_plan_list_prints_what_the_api_returns(capsys):
 
 def test_probe_prints_a_valid_document(monkeypatch, capsys):
     monkeypatch.setattr(probe_machine.devices, "devices", lambda ranks, dtype: (SEEN, 2, ()))
-    monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: as_probed())
+    monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: (as_probed(), None))
     assert answer(["probe", "--wait", "0", "--json"]) == 0
     assert valid("machine", capsys.readouterr().out)["calls"]
 

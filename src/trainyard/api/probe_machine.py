@@ -16,7 +16,6 @@ from trainyard.predict.inputs import constant_sets
 from trainyard.report.plans.probe_results import FittedMachine, FittedRun, ProbedMachine, TimedCall
 from trainyard.run.probe import devices
 from trainyard.run.probe.wait_until_idle import wait_until_idle
-from trainyard.run.record.load_meter import LoadMeter
 from trainyard.store.run_summary import step_walls
 
 
@@ -26,9 +25,8 @@ def probe_machine(ranks: int | None, dtype: str, wait_s: float, say: Callable[[s
     is a wait. A machine that stays busy is measured, with a warning."""
     device, count, driver_warnings = devices.devices(ranks, dtype)
     before = present_load_warning(wait_until_idle(wait_s, say))
-    meter = LoadMeter()
-    probes = devices.probe(device.vendor, count, dtype)
-    during = load_warning(meter.finish())
+    probes, load = devices.probe(device.vendor, count, dtype)
+    during = load_warning(load)
     calls = tuple(timed_call(probe) for probe in probes)
     machine = probed_machine.machine("here", device, count, dtype, probes)
     return ProbedMachine(

@@ -21,7 +21,7 @@ from trainyard.predict.calibrate import machine_file
 def probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two ranks with known rates."""
     monkeypatch.setattr(probe_machine.devices, "devices", lambda ranks, dtype: (SEEN, ranks or 2, ()))
-    monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: as_probed())
+    monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: (as_probed(), None))
     monkeypatch.setattr(probe_machine, "wait_until_idle", lambda wait_s, say: None)
 
 

@@ -162,15 +162,15 @@ def test_fitted_constants_predict_another_run(scales):
 def test_calls_of_a_cpu_are_a_part_of_its_elementwise_time():
     """A trace books the time of a call to the operation that is called."""
     job = a_job(LAYOUTS[0])
-    one, two = (
+    short, long = (
         fit_constants.predicted_parts(
             fit_constants.predicted(HERE, BASE._replace(host_forward_s=seconds), [job]), split_backward=True
         )[0]
         for seconds in (1e-3, 2e-3)
     )
     # 4 layers, and 2 micro-batches on each of 2 ranks.
-    assert two["elementwise"] - one["elementwise"] == pytest.approx(8e-3)
-    assert {part for part in one if one[part] != two[part]} == {"elementwise"}
+    assert long["elementwise"] - short["elementwise"] == pytest.approx(8e-3)
+    assert {part for part in short if short[part] != long[part]} == {"elementwise"}
 
 
 def test_repeated_runs_of_three_jobs_give_no_interval():
@@ -180,7 +180,7 @@ def test_repeated_runs_of_three_jobs_give_no_interval():
 
 
 def test_noisy_run_has_less_weight():
-    """Of two runs that disagree, the fit follows the one whose steps are known precisely."""
+    """If two runs disagree, the fit follows the run whose steps are known precisely."""
     job = a_job(LAYOUTS[0])
     fast, slow = (as_run(HERE, BASE._replace(passes=BASE.passes * scale), job, "a run") for scale in (0.5, 2.0))
 
@@ -276,7 +276,8 @@ def test_two_ranks_probe_their_collectives(tmp_path, monkeypatch):
 
     monkeypatch.setattr(measured, "_measure", measure_small_probes)
     seen, ranks, _ = measured.devices(None, "float32")
-    timed = measured.probe(seen.vendor, min(2, ranks), "float32")
+    timed, load = measured.probe(seen.vendor, min(2, ranks), "float32")
+    assert load is None or 0 < load.run_cores <= load.cores
     probed = probed_machine.machine("here", seen, min(2, ranks), "float32", timed)
     if ranks > 1:
         assert set(probed.intra_node.achieved) == set(COLLECTIVES)

@@ -22,8 +22,8 @@ backward pass, 5.7 us in the mean over the operations of a decoder's step."""
 def seconds_without_profiler(ledger: Ledger, step_s: float, on_device: bool) -> npt.NDArray[np.float64]:
     """Seconds of each entry of `ledger`, in its order, which sum to `step_s`, the step without the profiler.
 
-    An entry loses at most all of its time. What remains is scaled by the same factor if the profiled step was not
-    longer, or longer than its operations explain, as without counts. `on_device`: whether the work ran on an
+    An entry loses at most all of its time. The remaining times are scaled by the same factor if the profiled step was
+    not longer, or longer than its operations explain, as without counts. `on_device`: whether the work ran on an
     accelerator.
     """
     seconds = np.array([entry.ns / 1e9 for entry in ledger.entries])
