@@ -135,6 +135,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An interconnect. `bandwidth`: bytes/s per device and direction.
 
+    `ratios`: collective -> its measured over predicted time by bytes, if its probe found that they help.
     `peer_bandwidth`: that to a single other device, if each pair has its own links (a mesh, without a switch).
     """
 
@@ -143,6 +144,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     bandwidth: Claim
     latency: Claim
     achieved: dict[str, RateCurve] = {}
+    ratios: dict[str, RateCurve] = {}
     peer_bandwidth: Claim | None = None
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from trainyard.machine import Claim, Device, Link, Machine, ProductRatios, RateCurve
 from trainyard.predict.calibrate.least_squares import Residuals, solve
-from trainyard.predict.inputs import hardware, ratio_surface
+from trainyard.predict.inputs import hardware, ratio_curve, ratio_surface
 from trainyard.predict.inputs.cases import column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
@@ -35,8 +35,8 @@ _PROBE_HEADS = 4
 _CPU_CONSTANTS = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
 """Constants of CPU devices, whose operations wait for Python: host seconds of a layer, and eager memory passes."""
 _LEAST_GAIN = 0.9
-"""The corrections of products by size are used if the error of left-out products is at most this fraction of the error
-of the four constants alone."""
+"""Corrections by size are used if the error of left-out probes is at most this fraction of the error of the constants
+alone."""
 _PROBED_PRIOR = 1.5
 """Standard deviation of a constant's logarithm around its assumed value: wide, because the probes measure it
 directly."""
@@ -126,10 +126,39 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
         }
     fitted = replace(probed, calibration=tuned)
     ratios = _product_ratios(fitted, dtype, probes_by_kind["matmul"])
-    surface_error, constants_error = ratio_surface.left_out_errors(ratios)
-    if surface_error > _LEAST_GAIN * constants_error:
-        return fitted
-    return replace(fitted, device=replace(device, product_ratios=ratios))
+    curves = _collective_ratios(fitted, dtype, probes_by_kind) if ranks > 1 else {}
+    return replace(
+        fitted,
+        device=replace(device, product_ratios=ratios if _helps(*ratio_surface.left_out_errors(ratios)) else None),
+        intra_node=replace(
+            link, ratios={name: curve for name, curve in curves.items() if _helps(*ratio_curve.left_out_errors(curve))}
+        ),
+    )
+
+
+def _helps(corrected_error: float, constants_error: float) -> bool:
+    """Whether corrections by size predict left-out probes better than the constants alone."""
+    return corrected_error <= _LEAST_GAIN * constants_error
+
+
+def _collective_ratios(
+    fitted: Machine, dtype: str, probes_by_kind: Mapping[str, list[ProbedTime]]
+) -> dict[str, RateCurve]:
+    """Measured over predicted time of each collective by bytes, predicted with the constants of `fitted`."""
+    constants = Constants()._replace(**{name: claim.value for name, claim in fitted.calibration.items()})
+    rank_hardware = hardware.of_machine(fitted, dtype)
+    curves: dict[str, RateCurve] = {}
+    for collective in COLLECTIVES:
+        probes = sorted(probes_by_kind[collective], key=lambda probe: probe.size)
+        sizes_bytes = np.array([float(probe.size[0]) for probe in probes])
+        predicted_s = _collective_seconds(collective, rank_hardware, constants, fitted.per_node, sizes_bytes)
+        points = {
+            size: float(f"{probe.seconds / seconds:.4g}")
+            for probe, size, seconds in zip(probes, sizes_bytes.tolist(), predicted_s.tolist(), strict=True)
+        }
+        claim = _probe_claim(float(len(probes)), "sizes", f"measured over predicted time of {collective}")
+        curves[collective] = RateCurve(points=tuple(points.items()), claim=claim)
+    return curves
 
 
 def _product_ratios(fitted: Machine, dtype: str, probes: Sequence[ProbedTime]) -> ProductRatios:
@@ -232,7 +261,6 @@ def _collective_residuals(
     """Residuals of the collective probes as a function of the constants, in standard deviations (`_COLLECTIVE_NOISE`).
     `probes_by_kind`: by `ProbedTime.what`; `size[0]` of a collective's is its bytes; `ranks`: number of ranks, all on
     one node."""
-    ranks_of_node = RankGroup(ranks=column(ranks), near=column(ranks))
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         """Log ratio of predicted to measured seconds of each probe, over its standard deviation."""
@@ -240,15 +268,26 @@ def _collective_residuals(
         for collective in COLLECTIVES:
             sizes_bytes = np.array([float(probe.size[0]) for probe in probes_by_kind[collective]])
             measured_s = np.array([probe.seconds for probe in probes_by_kind[collective]])
-            if collective == "all_reduce":
-                predicted_s = collective_time.all_reduce(rank_hardware, tuned, ranks_of_node, sizes_bytes)
-            elif collective == "all_to_all":
-                predicted_s = collective_time.exchange(rank_hardware, tuned, ranks_of_node, sizes_bytes)
-            elif collective == "send":
-                predicted_s = collective_time.send(rank_hardware, tuned, sizes_bytes, stride=column(1))
-            else:
-                predicted_s = collective_time.gather(rank_hardware, tuned, ranks_of_node, sizes_bytes)
+            predicted_s = _collective_seconds(collective, rank_hardware, tuned, ranks, sizes_bytes)
             collective_residuals.append(np.log(predicted_s / measured_s) / _COLLECTIVE_NOISE)
         return np.concatenate(collective_residuals)
 
     return residuals
+
+
+def _collective_seconds(
+    collective: str,
+    rank_hardware: RankHardware,
+    tuned: Constants,
+    ranks: int,
+    sizes_bytes: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Predicted seconds of a collective of `ranks` ranks, all on one node, by size."""
+    members = RankGroup(ranks=column(ranks), near=column(ranks))
+    if collective == "all_reduce":
+        return collective_time.all_reduce(rank_hardware, tuned, members, sizes_bytes)
+    if collective == "all_to_all":
+        return collective_time.exchange(rank_hardware, tuned, members, sizes_bytes)
+    if collective == "send":
+        return collective_time.send(rank_hardware, tuned, sizes_bytes, stride=column(1))
+    return collective_time.gather(rank_hardware, tuned, members, sizes_bytes, collective)

@@ -160,7 +160,7 @@ def _tensor_parallel_seconds(cases: Cases, hardware: RankHardware, tuned: Consta
     sequence parallelism a reduce-scatter and an all-gather, which take as long."""
     size_bytes = cases.tokens * cases.width * cases.width_bytes
     return shapes.sublayer_count(cases) * collective_time.all_reduce(
-        hardware, tuned, collective_time.tensor(cases, hardware), size_bytes
+        hardware, tuned, collective_time.tensor(cases, hardware), size_bytes, is_split=cases.sequence_parallel
     )
 
 
