@@ -23,7 +23,7 @@ PAIR = RankGroup(ranks=column(2), near=column(2))
 
 
 def collective_s(kind: str, size: int) -> float:
-    """Of this backend, a reduce-scatter is twice as slow as an all-gather, and an all-reduce as fast as one."""
+    """A backend whose reduce-scatter is twice as slow as its all-gather, and whose all-reduce is as fast as that."""
     return (2.0 if kind == "reduce_scatter" else 1.0) * (size / 2 / 0.8e9 + 3e-4)
 
 
