@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.machine_load import MachineLoad, load_warning, present_load_warning, throttle_warning
+from trainyard.machine_load import MachineLoad, load_of_ranks, load_warning, present_load_warning, throttle_warning
 
 CORES = st.integers(1, 512)
 SHARES = st.floats(0, 1)
@@ -52,6 +52,16 @@ def test_more_load_of_others_never_removes_the_warning(cores: int, run: float, o
     light = load(cores=cores, run=run * cores, other=other * cores)
     heavy = load(cores=cores, run=run * cores, other=(other + more) * cores)
     assert bool(load_warning(light)) <= bool(load_warning(heavy))
+
+
+def test_ranks_are_not_others_of_each_other() -> None:
+    # Two ranks with 0.9 and 0.8 cores, and 0.2 cores of other processes.
+    ranks = [load(cores=2, run=0.9, other=1.0), load(cores=2, run=0.8, other=1.1)]
+    together = load_of_ranks(ranks)
+    assert together is not None
+    assert (together.run_cores, together.other_cores) == pytest.approx((1.7, 0.2))
+    assert load_of_ranks([*ranks, None]) is None
+    assert load_of_ranks([]) is None
 
 
 @given(cores=CORES, other=SHARES)

@@ -18,16 +18,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from trainyard import job_file as jobs
-from trainyard.api.named_inputs import find
+from trainyard.api.probe_machine import measured_run
 from trainyard.job import Job, Measure
 from trainyard.layout import Layout
 from trainyard.machine import Machine
+from trainyard.machine_load import load_warning
 from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, probed_machine
-from trainyard.predict.calibrate.fit_constants import MeasuredRun
+from trainyard.predict.calibrate.measured_run import MeasuredRun
 from trainyard.predict.inputs import constant_sets
 from trainyard.recipe import Recipe
 from trainyard.run.probe import devices
+from trainyard.run.probe.wait_until_idle import wait_until_idle
 
 _RANKS = 2
 _LARGE = 0.1
@@ -69,8 +71,7 @@ def measured(name: str, job: Job, folder: Path) -> MeasuredRun:
     path.write_text(jobs.write(job), "utf-8")
     command = [sys.executable, "-m", "trainyard.cli.main", "run", str(path), "--tag", path.stem, "--quiet"]
     subprocess.run(command, check=True, capture_output=True)
-    side = find(path.stem, say=print).side()
-    return MeasuredRun(name, job, side.mean, side.timed_ns / 1e9)
+    return measured_run(path.stem, print)._replace(name=name)
 
 
 class Line(NamedTuple):
@@ -103,7 +104,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TRAINYARD_STORE"] = str(Path(folder) / "store")
         seen, ranks, _ = devices.devices(_RANKS, "float32")
-        here = probed_machine.machine("here", seen, ranks, "float32", devices.probe(seen.vendor, ranks, "float32"))
+        wait_until_idle(60, print)
+        probes, load = devices.probe(seen.vendor, ranks, "float32")
+        print(load_warning(load) or "The probe ran on an idle machine.")
+        here = probed_machine.machine("here", seen, ranks, "float32", probes)
         runs = {name: measured(name, job, Path(folder)) for name, job in decoders().items()}
     anchors = [runs[name] for name in ANCHORS]
     after = fit_constants.calibrate_machine(here, constant_sets.choose(here, "fsdp").values(), anchors)

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from trainyard import limits, named_sizes, renamed_keys, words
+from trainyard import limits, machine_checks, named_sizes, renamed_keys, words
 from trainyard.errors import BadFile, BadInput, UnknownName, described, nearest
 from trainyard.formats import toml
 from trainyard.machine_aliases import ALIASES, IGNORED_WORDS
@@ -31,7 +31,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     measured: bool = False
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` unless the value is 0 or a plausible positive number."""
+        """Raises `BadInput` unless the value is 0 or a plausible positive number, and has a source."""
+        machine_checks.check_source(self)
         if not np.isfinite(self.value) or self.value < 0:
             raise BadInput(f"a claim of {self.value} {self.unit} is not a finite number of at least 0.")
         if self.value and not limits.LEAST_CLAIM <= self.value <= limits.MOST_CLAIM:
@@ -65,6 +66,33 @@ class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return float(np.interp(log(max(size, 1e-300)), log_sizes, rates))  # 0 has no logarithm
 
 
+_MOST_RATIO = 100.0
+"""Largest factor between a measured and a predicted product: a larger one is another machine."""
+
+
+class ProductRatios(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Time of matrix products of (rows x depth) by (depth x columns) in `dtype`, measured over predicted with the
+    machine's own constants: ((rows, columns, depth, ratio), ...)."""
+
+    dtype: str
+    points: tuple[tuple[float, float, float, float], ...]
+    claim: Claim
+
+    def __post_init__(self) -> None:
+        """Raises `BadInput` without a point, or for two of one size, sizes below 1 or implausible ratios."""
+        words.check(self.dtype, words.DTYPES, "dtype")
+        sizes = [point[:3] for point in self.points]
+        if not sizes or len(set(sizes)) < len(sizes) or not all(1 <= min(size) <= max(size) < 1e9 for size in sizes):
+            raise BadInput(f"product_ratios need different sizes from 1 to 1e9; got {sizes[:3]} of {len(sizes)}.")
+        for *size, ratio in self.points:
+            if not 1 / _MOST_RATIO <= ratio <= _MOST_RATIO:
+                raise BadInput(
+                    f"the product {size} has a ratio of {ratio:g}, which is not between {1 / _MOST_RATIO:g} and "
+                    f"{_MOST_RATIO:g}.",
+                    "Repeat trainyard probe on an idle machine.",
+                )
+
+
 def _check_positive(name: str, *claims: Claim) -> None:
     """Raises `BadInput` for a claim of zero: costs are divided by these values."""
     for claim in claims:
@@ -76,6 +104,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """One accelerator, or the cores of one host. `peak`: dtype -> dense FLOP/s. `achieved`: op -> measured FLOP/s as a
     function of FLOPs.
 
+    `product_ratios`: corrections of predicted matrix products by size, if its probe found that they help.
     `power`: W of the device alone under full load. `ranks`: processes that share the device, each with an equal part of
     it, if software addresses those parts (NeuronCores). `aliases`: full names that drivers and traces report; `*`
     matches any text.
@@ -88,6 +117,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     power: Claim | None = None
     peak: dict[str, Claim] = {}
     achieved: dict[str, RateCurve] = {}
+    product_ratios: ProductRatios | None = None
     ranks: int = 1
     aliases: tuple[str, ...] = ()
 
@@ -105,6 +135,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An interconnect. `bandwidth`: bytes/s per device and direction.
 
+    `ratios`: collective -> its measured over predicted time by bytes, if its probe found that they help.
     `peer_bandwidth`: that to a single other device, if each pair has its own links (a mesh, without a switch).
     """
 
@@ -113,6 +144,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     bandwidth: Claim
     latency: Claim
     achieved: dict[str, RateCurve] = {}
+    ratios: dict[str, RateCurve] = {}
     peer_bandwidth: Claim | None = None
 
     def __post_init__(self) -> None:
@@ -156,7 +188,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prediction_interval: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` if a count, the spread or the overhead is out of range, or a CPU has a host."""
+        """Raises `BadInput` if a count, the interval or the overhead is out of range, or a CPU has a host."""
         if self.per_node < 1 or self.nodes < 1:
             counts = f"{limits.show(self.nodes)} nodes of {limits.show(self.per_node)} devices"
             raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")
@@ -210,7 +242,7 @@ def known() -> dict[str, Path]:
 
 def load(name_or_path: str) -> Machine:
     """Loads a machine by the name of a file in the package (`h100`) or from the user's TOML file. Raises `UnknownName`
-    if there is neither, or `BadFile` for an invalid file."""
+    if there is neither, or `BadFile` for an invalid file or numbers that no hardware has."""
     known_paths = known()
     path = known_paths.get(name_or_path) or Path(name_or_path)
     try:
@@ -223,10 +255,14 @@ def load(name_or_path: str) -> Machine:
             raise UnknownName(f"there is no machine {name_or_path[:100]!r}.", nearest(name_or_path, known_paths))
         path = known_paths[name]
     try:
-        return msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
+        loaded = msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
+        machine_checks.check_machine(loaded)
+    except BadInput as error:
+        raise BadFile(f"{path}: {error.message}", error.next_step) from error
     except (OSError, toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         message, next_step = renamed_keys.describe_machine_key(str(error)) or described(error)
         raise BadFile(f"{path}: {message}.", next_step) from error
+    return loaded
 
 
 def find_device(reported: str) -> Device | None:

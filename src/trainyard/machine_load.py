@@ -7,7 +7,7 @@ module are printed before the figures of such a measurement.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -48,6 +48,24 @@ class MachineLoad(msgspec.Struct, frozen=True, kw_only=True):
         is_contended = self.other_cores >= _MIN_OTHER_SHARE * self.cores and in_use >= _MIN_BUSY_SHARE * self.cores
         return is_contended or self.stolen_cores >= _MIN_STOLEN_SHARE * self.cores or self.cpu_throttles > 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether other processes, or other virtual machines, use so many cores that a measurement should not start."""
+        return self.other_cores + self.stolen_cores >= _MIN_OTHER_SHARE * self.cores
+
+
+def load_of_ranks(loads: Sequence[MachineLoad | None]) -> MachineLoad | None:
+    """The load during the work of several ranks on one host, from the loads that each measured at the same time, with
+    its own process as the run and the other ranks among the others. None if a rank did not measure it."""
+    known = [load for load in loads if load is not None]
+    if not known or len(known) < len(loads):
+        return None
+    busy_cores = known[0].run_cores + known[0].other_cores
+    run_cores = sum(load.run_cores for load in known)
+    return msgspec.structs.replace(
+        known[0], run_cores=min(run_cores, busy_cores), other_cores=max(0.0, busy_cores - run_cores)
+    )
+
 
 def load_warning(load: MachineLoad | None) -> str:
     """A sentence on a loaded or throttled host; empty if it was neither, or if that was not measured."""
@@ -65,7 +83,7 @@ def load_warning(load: MachineLoad | None) -> str:
 
 def present_load_warning(load: MachineLoad | None) -> str:
     """A sentence on the load of a machine before a measurement starts; empty if it is idle enough."""
-    if load is None or load.other_cores + load.stolen_cores < _MIN_OTHER_SHARE * load.cores:
+    if load is None or not load.is_busy:
         return ""
     stolen = f", and a hypervisor withholds {load.stolen_cores:.1f}" if load.stolen_cores >= _MIN_SHOWN_CORES else ""
     return (

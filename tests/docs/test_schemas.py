@@ -89,14 +89,14 @@ def test_plan_list_prints_what_the_api_returns(capsys):
 
 def test_probe_prints_a_valid_document(monkeypatch, capsys):
     monkeypatch.setattr(probe_machine.devices, "devices", lambda ranks, dtype: (SEEN, 2, ()))
-    monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: as_probed())
-    assert answer(["probe", "--json"]) == 0
+    monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: (as_probed(), None))
+    assert answer(["probe", "--wait", "0", "--json"]) == 0
     assert valid("machine", capsys.readouterr().out)["calls"]
 
 
 def test_fit_prints_a_valid_document(monkeypatch, capsys, tmp_path):
     runs = {"a": as_run(HERE, BASE, a_job(LAYOUTS[0]), "a")}
-    monkeypatch.setattr(probe_machine, "_measured_run", lambda name, say: runs[name])
+    monkeypatch.setattr(probe_machine, "measured_run", lambda name, say: runs[name])
     (tmp_path / "here.toml").write_text(machine_file.write(HERE, "A test."))
     assert answer(["probe", "fit", "a", "--machine", str(tmp_path / "here.toml"), "--json"]) == 0
     assert valid("fit", capsys.readouterr().out)["runs"]

@@ -31,7 +31,7 @@ print(result.id, result.summary.step_ns, result.headline)
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -268,10 +268,18 @@ def catalogue(kind: Literal["", "models", "machines"] = "") -> Catalogue:
     return list_known(kind)
 
 
-def probe(*, ranks: int | None = None, dtype: str = "float32") -> ProbedMachine:
+def probe(
+    *,
+    ranks: int | None = None,
+    dtype: str = "float32",
+    wait_s: float = 60.0,
+    say: Callable[[str], None] = lambda _: None,
+) -> ProbedMachine:
     """Benchmarks the devices of this machine for `plan`: matmuls, attention, memory, launches and collectives.
 
-    `ranks`: number of processes; if None, one per device. `dtype`: of matmuls and attention.
+    `ranks`: number of processes; if None, one per device. `dtype`: of matmuls and attention. `wait_s`: seconds to wait
+    at most until other processes are idle; the result has a warning if they never are. `say`: called with a message if
+    there is a wait.
 
     ```python
     probed = api.probe(ranks=2)
@@ -283,12 +291,12 @@ def probe(*, ranks: int | None = None, dtype: str = "float32") -> ProbedMachine:
     """
     from trainyard.api.probe_machine import probe_machine
 
-    return probe_machine(ranks, dtype)
+    return probe_machine(ranks, dtype, wait_s, say)
 
 
 def fit_machine(runs: Sequence[Path], *, machine: Path) -> FittedMachine:
-    """Fits the constants of a machine to stored runs, account by account. Four runs or more also calibrate the 80 %
-    prediction interval.
+    """Fits the constants of a machine to stored runs, account by account. Runs of four jobs or more also calibrate the
+    80 % prediction interval.
 
     `runs`: ids, tags or folders. `machine`: the name of the machine they ran on, or its TOML file.
 

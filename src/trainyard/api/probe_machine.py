@@ -8,21 +8,25 @@ from trainyard import machine as machines
 from trainyard.errors import BadInput
 from trainyard.machine_load import load_warning, present_load_warning
 from trainyard.predict.calibrate import fit_constants, probed_machine
-from trainyard.predict.calibrate.fit_constants import MeasuredRun
+from trainyard.predict.calibrate.measured_run import MeasuredRun
+from trainyard.predict.calibrate.probe_spread import spread_warning
 from trainyard.predict.calibrate.probed_machine import ProbedTime
+from trainyard.predict.calibrate.step_noise import step_noise
 from trainyard.predict.inputs import constant_sets
 from trainyard.report.plans.probe_results import FittedMachine, FittedRun, ProbedMachine, TimedCall
 from trainyard.run.probe import devices
-from trainyard.run.record.load_meter import LoadMeter, present_load
+from trainyard.run.probe.wait_until_idle import wait_until_idle
+from trainyard.store.run_summary import step_walls
 
 
-def probe_machine(ranks: int | None, dtype: str) -> ProbedMachine:
+def probe_machine(ranks: int | None, dtype: str, wait_s: float, say: Callable[[str], None]) -> ProbedMachine:
     """Times calls on `ranks` devices here, None for all, and derives a machine from them. `dtype`: number format of the
-    matrix products."""
+    matrix products; `wait_s`: longest wait for other processes to become idle; `say`: is called with a message if there
+    is a wait. A machine that stays busy is measured, with a warning."""
     device, count, driver_warnings = devices.devices(ranks, dtype)
-    before, meter = present_load_warning(present_load()), LoadMeter()
-    probes = devices.probe(device.vendor, count, dtype)
-    during = load_warning(meter.finish())
+    before = present_load_warning(wait_until_idle(wait_s, say))
+    probes, load = devices.probe(device.vendor, count, dtype)
+    during = load_warning(load)
     calls = tuple(timed_call(probe) for probe in probes)
     machine = probed_machine.machine("here", device, count, dtype, probes)
     return ProbedMachine(
@@ -30,7 +34,7 @@ def probe_machine(ranks: int | None, dtype: str) -> ProbedMachine:
         ranks=count,
         dtype=dtype,
         calls=calls,
-        warnings=(*driver_warnings, *filter(None, (during or before,))),
+        warnings=(*driver_warnings, *filter(None, (during or before, spread_warning(probes)))),
     )
 
 
@@ -52,7 +56,7 @@ def fit_to_runs(names: Sequence[str], machine: str, say: Callable[[str], None] =
     run whose traces are damaged."""
     if not names:
         raise BadInput("No run given.", "Pass stored runs of the machine by id, tag or folder: trainyard runs.")
-    return fit(machines.load(machine), [_measured_run(name, say) for name in names])
+    return fit(machines.load(machine), [measured_run(name, say) for name in names])
 
 
 def fit(machine: machines.Machine, runs: Sequence[MeasuredRun]) -> FittedMachine:
@@ -73,11 +77,24 @@ def fit(machine: machines.Machine, runs: Sequence[MeasuredRun]) -> FittedMachine
     return FittedMachine(machine=fitted, runs=rows)
 
 
-def _measured_run(name: str, say: Callable[[str], None]) -> MeasuredRun:
-    """The stored run `name` with its mean ledger and timed step in s. Raises `BadInput` without either."""
+def measured_run(name: str, say: Callable[[str], None]) -> MeasuredRun:
+    """The stored run `name` with its mean ledger, its timed step in s and the noise of that. Raises `BadInput` without
+    a ledger or timed steps."""
     from trainyard.api.named_inputs import find
 
     side = find(name, say=say).side()
     if side.run is None or side.job is None or not side.timed_ns:
         raise BadInput(f"{name} is not a run of a job with timed steps.", "Pass a stored run of a job file.")
-    return MeasuredRun(name=name, job=side.job, ledger=side.mean, seconds=side.timed_ns / 1e9)
+    timed = side.run.measured()
+    repeats_ns = [
+        step_walls(sample for sample in timed if sample.repeat == repeat)
+        for repeat in sorted({sample.repeat for sample in timed})
+    ]
+    return MeasuredRun(
+        name=name,
+        job=side.job,
+        ledger=side.mean,
+        seconds=side.timed_ns / 1e9,
+        noise=step_noise(repeats_ns),
+        on_device=any(device.vendor != "cpu" for device in side.run.provenance.devices),
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.predict.calibrate.test_fit_constants import BASE, HERE, LAYOUTS, SEEN
 from trainyard import api, machine
 from trainyard.api import probe_machine
 from trainyard.cli.main import answer
+from trainyard.machine_load import MachineLoad
 from trainyard.predict.calibrate import machine_file
 
 
@@ -19,14 +21,15 @@ from trainyard.predict.calibrate import machine_file
 def probed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine of two ranks with known rates."""
     monkeypatch.setattr(probe_machine.devices, "devices", lambda ranks, dtype: (SEEN, ranks or 2, ()))
-    monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: as_probed())
+    monkeypatch.setattr(probe_machine.devices, "probe", lambda vendor, ranks, dtype: (as_probed(), None))
+    monkeypatch.setattr(probe_machine, "wait_until_idle", lambda wait_s, say: None)
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """The file of a machine; a run's name is the index of its layout."""
     runs = [as_run(HERE, BASE, a_job(layout), str(at)) for at, layout in enumerate(LAYOUTS)]
-    monkeypatch.setattr(probe_machine, "_measured_run", lambda name, say: runs[int(name)])
+    monkeypatch.setattr(probe_machine, "measured_run", lambda name, say: runs[int(name)])
     path = tmp_path / "here.toml"
     path.write_text(machine_file.write(HERE, "A test."))
     return str(path)
@@ -49,6 +52,27 @@ def test_probe_writes_a_machine_file_that_plan_takes(tmp_path: Path, capsys: pyt
     assert machine.load(str(out)) == api.probe().machine
     plan = ("plan", "tiny", "--machine", str(out), "--batch", "64", "--seq-len", "128", "--fix", "dtype=float32")
     assert answer(list(plan)) == 0
+
+
+@pytest.mark.usefixtures("probed")
+def test_busy_machine_is_measured_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    waits_s: list[float] = []
+
+    def wait(wait_s: float, say: Callable[[str], None]) -> MachineLoad:
+        waits_s.append(wait_s)
+        say("waiting")
+        return MachineLoad(window_s=0.25, cores=2, run_cores=0.0, other_cores=1.7)
+
+    monkeypatch.setattr(probe_machine, "wait_until_idle", wait)
+    assert answer(["probe", "--wait", "3", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert any("1.7 of 2" in warning for warning in json.loads(printed.out)["warnings"])
+    assert "waiting" in printed.err
+    assert answer(["probe"]) == 0
+    assert waits_s == [3, 60]
+    assert answer(["probe", "--wait", "-1"]) == 2
 
 
 def test_fit_prints_one_screen_with_the_errors(measured: str, capsys: pytest.CaptureFixture[str]) -> None:

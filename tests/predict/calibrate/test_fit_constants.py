@@ -19,8 +19,8 @@ from trainyard.layout import Layout
 from trainyard.machine import Claim
 from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, machine_file, probed_machine
-from trainyard.predict.calibrate.fit_constants import MeasuredRun
 from trainyard.predict.calibrate.least_squares import solve
+from trainyard.predict.calibrate.measured_run import MeasuredRun
 from trainyard.predict.calibrate.probed_machine import COLLECTIVES, ProbedTime
 from trainyard.predict.inputs import cases, constant_sets, hardware, machine_model
 from trainyard.predict.inputs.constants import SHARES, Constants
@@ -159,6 +159,40 @@ def test_fitted_constants_predict_another_run(scales):
     assert low <= 1 <= high
 
 
+def test_calls_of_a_cpu_are_a_part_of_its_elementwise_time():
+    """A trace books the time of a call to the operation that is called."""
+    job = a_job(LAYOUTS[0])
+    short, long = (
+        fit_constants.predicted_parts(
+            fit_constants.predicted(HERE, BASE._replace(host_forward_s=seconds), [job]), split_backward=True
+        )[0]
+        for seconds in (1e-3, 2e-3)
+    )
+    # 4 layers, and 2 micro-batches on each of 2 ranks.
+    assert long["elementwise"] - short["elementwise"] == pytest.approx(8e-3)
+    assert {part for part in short if short[part] != long[part]} == {"elementwise"}
+
+
+def test_repeated_runs_of_three_jobs_give_no_interval():
+    """Five runs, but an error for each job is needed."""
+    runs = [as_run(HERE, BASE, a_job(LAYOUTS[index % 3]), str(index)) for index in range(5)]
+    assert fit_constants.calibrate_machine(HERE, BASE, runs).prediction_interval is None
+
+
+def test_noisy_run_has_less_weight():
+    """If two runs disagree, the fit follows the run whose steps are known precisely."""
+    job = a_job(LAYOUTS[0])
+    fast, slow = (as_run(HERE, BASE._replace(passes=BASE.passes * scale), job, "a run") for scale in (0.5, 2.0))
+
+    def error(noise):
+        runs = [fast, slow._replace(noise=noise)]
+        fitted = fit_constants.calibrate_machine(HERE, BASE, runs)
+        constants = constant_sets.choose(fitted, "fsdp").values()
+        return abs(np.log(fit_constants.seconds(fitted, constants, job) / fast.seconds))
+
+    assert error(0.5) < error(0.0) / 4
+
+
 def test_planner_uses_the_machines_own_spread():
     own = replace(HERE, prediction_interval=(0.9, 1.2))
     case = cases.of_jobs([a_job(LAYOUTS[0])])
@@ -242,7 +276,8 @@ def test_two_ranks_probe_their_collectives(tmp_path, monkeypatch):
 
     monkeypatch.setattr(measured, "_measure", measure_small_probes)
     seen, ranks, _ = measured.devices(None, "float32")
-    timed = measured.probe(seen.vendor, min(2, ranks), "float32")
+    timed, load = measured.probe(seen.vendor, min(2, ranks), "float32")
+    assert load is None or 0 < load.run_cores <= load.cores
     probed = probed_machine.machine("here", seen, min(2, ranks), "float32", timed)
     if ranks > 1:
         assert set(probed.intra_node.achieved) == set(COLLECTIVES)

@@ -21,8 +21,8 @@ _RUNS = 20
 def command(runs: tuple[str, ...], machine: str, out: Path | None, full: bool, as_json: bool) -> None:
     """Fit the constants of a machine to stored runs (ids, tags or folders), account by account.
 
-    With at least four runs, the errors of predicting each run from the others calibrate the planner's 80 % prediction
-    interval.
+    With runs of at least four jobs, the errors of predicting each job from the others calibrate the planner's 80 %
+    prediction interval.
     """
     from trainyard.api.probe_machine import fit_to_runs
     from trainyard.cli.probe.print_machine import print_machine

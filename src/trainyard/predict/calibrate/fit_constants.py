@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,12 @@ from msgspec.structs import replace
 
 from trainyard.errors import BadInput
 from trainyard.job import Job
-from trainyard.ledger import Account, Ledger
+from trainyard.ledger import Account
 from trainyard.machine import Claim, Machine
+from trainyard.predict.calibrate.call_seconds import call_seconds
 from trainyard.predict.calibrate.least_squares import solve
+from trainyard.predict.calibrate.left_out_interval import MIN_JOBS, prediction_interval
+from trainyard.predict.calibrate.measured_run import MeasuredRun, direction_suffix, part_of_account
 from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.time import step
@@ -45,39 +47,6 @@ _FITTED_WITH_RANKS = ("intra_node", "intra_node_s", "overlap", "host_collective_
 _FITTED_ON_CPU = ("host_forward_s", "host_backward_s")
 _PROBED_SIGMA, _ASSUMED_SIGMA = 1.0, 2.0
 """Standard deviations of the logarithms of constants from probes, and of assumed host times."""
-_MIN_RUNS_FOR_SPREAD = 4
-"""Fewest runs from which a spread can be estimated by leave-one-out prediction."""
-
-
-class MeasuredRun(NamedTuple):
-    """A run: its job and the mean ledger of its profiled steps. `seconds`: of a step without the profiler."""
-
-    name: str
-    job: Job
-    ledger: Ledger
-    seconds: float
-
-    def parts(self, split_backward: bool = False) -> dict[str, float]:
-        """Seconds of a step by part (as named by `part_of_account`), if the profiler slows all parts equally.
-        `split_backward`: list the backward pass separately, as `matmul backward`."""
-        seconds_by_part: dict[str, float] = {}
-        for entry in self.ledger.entries:
-            part = part_of_account(entry.account) + _direction_suffix(entry.phase, split_backward)
-            seconds_by_part[part] = seconds_by_part.get(part, 0.0) + entry.ns / self.ledger.wall_ns * self.seconds
-        return seconds_by_part
-
-
-def part_of_account(account: Account) -> str:
-    """The part of a step that an account belongs to: matmul, attention, optimizer, elementwise, comm, bubble or host. A
-    prediction has fewer accounts than a trace."""
-    if account.kind == "compute":
-        return account.what if account.what in ("matmul", "attention", "optimizer") else "elementwise"
-    return {"comm": "comm", "straggler": "comm", "bubble": "bubble"}.get(account.kind, "host")
-
-
-def _direction_suffix(phase: str, split_backward: bool) -> str:
-    """The suffix of a part's name: ` backward` for the backward pass if it is listed separately, else empty."""
-    return " backward" if split_backward and phase == "backward" else ""
 
 
 def predicted_parts(predicted: StepTime, split_backward: bool = False) -> list[dict[str, float]]:
@@ -86,7 +55,7 @@ def predicted_parts(predicted: StepTime, split_backward: bool = False) -> list[d
     case_count = np.size(predicted.wall)
     parts: dict[str, npt.NDArray[np.float64]] = {}
     for line in predicted.lines:
-        part = _part_of_account_name(line.account) + _direction_suffix(line.phase, split_backward)
+        part = _part_of_account_name(line.account) + direction_suffix(line.phase, split_backward)
         parts[part] = parts.get(part, np.zeros(case_count)) + line.seconds
     return [{part: float(seconds[case]) for part, seconds in parts.items()} for case in range(case_count)]
 
@@ -97,24 +66,24 @@ def _part_of_account_name(account: str) -> str:
     return part_of_account(Account.parse(account))
 
 
-MeasuredSeconds = Sequence[tuple[float, dict[str, float]]]
-"""For each run, seconds of its step, and of its parts with the backward pass listed separately."""
+MeasuredParts = Sequence[tuple[MeasuredRun, dict[str, float]]]
+"""Each run with the seconds of its parts, the backward pass listed separately."""
 
 
-def _residuals(measured: MeasuredSeconds, predicted: StepTime) -> npt.NDArray[np.float64]:
+def _residuals(measured: MeasuredParts, predicted: StepTime) -> npt.NDArray[np.float64]:
     """Residuals of the fit, in standard deviations: for each run, the logarithm of predicted over measured seconds of
     its step, then of each of its parts, such as `matmul backward`. Parts far below `_NEGLIGIBLE_FRACTION` of the step
-    have residuals near 0. `measured`: (seconds of the step, part -> seconds) of each run; `predicted`: with one case
-    for each run, in the same order."""
+    have residuals near 0. The noise of a run adds to that of all steps and parts, so that runs whose steps vary have
+    less weight. `predicted`: with one case for each run, in the same order."""
     residuals: list[float] = []
-    for predicted_step_s, predicted_seconds, (step_s, seconds_by_part) in zip(
+    for predicted_step_s, predicted_seconds, (run, seconds_by_part) in zip(
         predicted.wall, predicted_parts(predicted, split_backward=True), measured, strict=True
     ):
-        residuals.append(np.log(predicted_step_s / step_s) / _STEP_NOISE)
-        negligible_s = _NEGLIGIBLE_FRACTION * step_s
+        residuals.append(np.log(predicted_step_s / run.seconds) / np.hypot(_STEP_NOISE, run.noise))
+        negligible_s, part_noise = _NEGLIGIBLE_FRACTION * run.seconds, np.hypot(_PART_NOISE, run.noise)
         for part, seconds in seconds_by_part.items():
             residuals.append(
-                np.log((predicted_seconds.get(part, 0.0) + negligible_s) / (seconds + negligible_s)) / _PART_NOISE
+                np.log((predicted_seconds.get(part, 0.0) + negligible_s) / (seconds + negligible_s)) / part_noise
             )
     return np.array(residuals)
 
@@ -122,27 +91,29 @@ def _residuals(measured: MeasuredSeconds, predicted: StepTime) -> npt.NDArray[np
 def _fit_constants(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Constants:
     """Returns all constants, with those that apply to `machine` and `runs` fitted by least squares and the others as in
     `assumed`. The prior around the assumed values is narrow for probed constants and wide for host times. Constants of
-    communication are fitted only if a run has several ranks, host times of a layer only on CPU devices."""
+    communication are fitted only if a run has several ranks, host times of a layer only on CPU devices: their prior is
+    that of the operations of the runs, if these were counted."""
     names = _FITTED_ALWAYS + (_FITTED_WITH_RANKS if any(run.job.layout.ranks > 1 for run in runs) else ())
-    names += _FITTED_ON_CPU if machine.device.vendor == "cpu" else ()
-    prior_sigmas = [
-        _ASSUMED_SIGMA if name.startswith(("host", "microbatch", "step")) else _PROBED_SIGMA for name in names
-    ]
-    measured = [(run.seconds, run.parts(split_backward=True)) for run in runs]
+    counted: dict[str, float] = {}
+    if machine.device.vendor == "cpu":
+        names += _FITTED_ON_CPU
+        counted = call_seconds(runs, assumed.kernel_s)
+    is_assumed = [name.startswith(("host", "microbatch", "step")) and name not in counted for name in names]
+    prior_sigmas = [_ASSUMED_SIGMA if wide else _PROBED_SIGMA for wide in is_assumed]
+    measured = [(run, run.parts(split_backward=True)) for run in runs]
     run_cases = cases.of_jobs([run.job for run in runs])  # one case per run
     rank_hardware = hardware.of_machine(machine, runs[0].job.recipe.dtype)  # peak, memory and links of a rank
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         return _residuals(measured, step.step(run_cases, rank_hardware, tuned))
 
-    return solve(assumed, names, residuals, prior_sigmas)
+    return solve(assumed._replace(**counted), names, residuals, prior_sigmas)
 
 
 def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> Machine:
-    """Returns `machine` with constants fitted to its `runs`, starting from `assumed`. With at least
-    `_MIN_RUNS_FOR_SPREAD` runs it also gets a spread: the range of measured over predicted step time when each run is
-    predicted with constants fitted to the others. A fitted constant is stored as a claim: value, unit, source and date.
-    Raises `BadInput` for runs in several dtypes."""
+    """Returns `machine` with constants fitted to its `runs`, starting from `assumed`. With runs of `MIN_JOBS` different
+    jobs it also gets an 80 % prediction interval from jobs that were left out of the fit, else none. A fitted constant
+    is stored as a claim: value, unit, source and date. Raises `BadInput` for runs in several dtypes."""
     dtypes = sorted({run.job.recipe.dtype for run in runs})
     if len(dtypes) > 1:
         raise BadInput(
@@ -165,23 +136,29 @@ def calibrate_machine(machine: Machine, assumed: Constants, runs: Sequence[Measu
     return replace(
         machine,
         calibration=machine.calibration | claims,
-        prediction_interval=_leave_one_out_spread(machine, assumed, runs),
+        prediction_interval=prediction_interval(_left_out_errors(machine, assumed, runs)),
     )
 
 
-def _leave_one_out_spread(
-    machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]
-) -> tuple[float, float] | None:
-    """(least, greatest) ratio of measured to predicted step time, each run predicted with constants fitted to the
-    others; the range is extended to include 1. For fewer than `_MIN_RUNS_FOR_SPREAD` runs, the machine's own spread
-    (None if it has none)."""
-    if len(runs) < _MIN_RUNS_FOR_SPREAD:
-        return machine.prediction_interval
-    ratios: list[float] = []
-    for index, run in enumerate(runs):
-        other_runs = [*runs[:index], *runs[index + 1 :]]
-        ratios.append(run.seconds / seconds(machine, _fit_constants(machine, assumed, other_runs), run.job))
-    return round(min(1.0, *ratios), 4), round(max(1.0, *ratios), 4)
+def _left_out_errors(machine: Machine, assumed: Constants, runs: Sequence[MeasuredRun]) -> list[float]:
+    """The error of each job: the logarithm of measured over predicted seconds of its step, mean over its runs,
+    predicted with constants fitted to the runs of the other jobs. Empty for fewer than `MIN_JOBS` jobs."""
+    runs_by_job: dict[str, list[MeasuredRun]] = {}
+    for run in runs:
+        runs_by_job.setdefault(_job_key(run.job), []).append(run)
+    if len(runs_by_job) < MIN_JOBS:
+        return []
+    errors: list[float] = []
+    for key, left_out in runs_by_job.items():
+        others = [run for run in runs if _job_key(run.job) != key]
+        predicted_s = seconds(machine, _fit_constants(machine, assumed, others), left_out[0].job)
+        errors.append(float(np.mean([np.log(run.seconds / predicted_s) for run in left_out])))
+    return errors
+
+
+def _job_key(job: Job) -> str:
+    """What the predicted step depends on: equal for runs of one job, however often its steps were measured."""
+    return repr((job.model, job.layout, job.recipe))
 
 
 def predicted(machine: Machine, tuned: Constants, jobs: Sequence[Job]) -> StepTime:

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from trainyard.machine import Claim, Device, Link, Machine, RateCurve
+from trainyard.machine import Claim, Device, Link, Machine, ProductRatios, RateCurve
 from trainyard.predict.calibrate.least_squares import Residuals, solve
-from trainyard.predict.inputs import hardware
+from trainyard.predict.inputs import hardware, ratio_curve, ratio_surface
 from trainyard.predict.inputs.cases import column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
@@ -34,6 +34,9 @@ _COLLECTIVE_NOISE = 3 * _NOISE
 _PROBE_HEADS = 4
 _CPU_CONSTANTS = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
 """Constants of CPU devices, whose operations wait for Python: host seconds of a layer, and eager memory passes."""
+_LEAST_GAIN = 0.9
+"""Corrections by size are used if the error of left-out probes is at most this fraction of the error of the constants
+alone."""
 _PROBED_PRIOR = 1.5
 """Standard deviation of a constant's logarithm around its assumed value: wide, because the probes measure it
 directly."""
@@ -121,7 +124,57 @@ def machine(name: str, device_seen: DeviceSeen, ranks: int, dtype: str, probes: 
             key: _probe_claim(value, _unit_of_constant(key), source, measured=False)
             for key, value in _CPU_CONSTANTS.items()
         }
-    return replace(probed, calibration=tuned)
+    fitted = replace(probed, calibration=tuned)
+    ratios = _product_ratios(fitted, dtype, probes_by_kind["matmul"])
+    curves = _collective_ratios(fitted, dtype, probes_by_kind) if ranks > 1 else {}
+    return replace(
+        fitted,
+        device=replace(device, product_ratios=ratios if _helps(*ratio_surface.left_out_errors(ratios)) else None),
+        intra_node=replace(
+            link, ratios={name: curve for name, curve in curves.items() if _helps(*ratio_curve.left_out_errors(curve))}
+        ),
+    )
+
+
+def _helps(corrected_error: float, constants_error: float) -> bool:
+    """Whether corrections by size predict left-out probes better than the constants alone."""
+    return corrected_error <= _LEAST_GAIN * constants_error
+
+
+def _collective_ratios(
+    fitted: Machine, dtype: str, probes_by_kind: Mapping[str, list[ProbedTime]]
+) -> dict[str, RateCurve]:
+    """Measured over predicted time of each collective by bytes, predicted with the constants of `fitted`."""
+    constants = Constants()._replace(**{name: claim.value for name, claim in fitted.calibration.items()})
+    rank_hardware = hardware.of_machine(fitted, dtype)
+    curves: dict[str, RateCurve] = {}
+    for collective in COLLECTIVES:
+        probes = sorted(probes_by_kind[collective], key=lambda probe: probe.size)
+        sizes_bytes = np.array([float(probe.size[0]) for probe in probes])
+        predicted_s = _collective_seconds(collective, rank_hardware, constants, fitted.per_node, sizes_bytes)
+        points = {
+            size: float(f"{probe.seconds / seconds:.4g}")
+            for probe, size, seconds in zip(probes, sizes_bytes.tolist(), predicted_s.tolist(), strict=True)
+        }
+        claim = _probe_claim(float(len(probes)), "sizes", f"measured over predicted time of {collective}")
+        curves[collective] = RateCurve(points=tuple(points.items()), claim=claim)
+    return curves
+
+
+def _product_ratios(fitted: Machine, dtype: str, probes: Sequence[ProbedTime]) -> ProductRatios:
+    """Measured over predicted time of each probed product, predicted with the constants of `fitted`."""
+    constants = Constants()._replace(**{name: claim.value for name, claim in fitted.calibration.items()})
+    mnk = np.array([probe.size for probe in probes], np.float64)
+    predicted_s = product(hardware.of_machine(fitted, dtype), constants, Product(mnk[:, 0], mnk[:, 1], mnk[:, 2]))
+    points = (
+        (*map(float, probe.size), float(f"{probe.seconds / seconds:.4g}"))
+        for probe, seconds in zip(probes, predicted_s.tolist(), strict=True)
+    )
+    return ProductRatios(
+        dtype=dtype,
+        points=tuple((m, n, k, min(max(ratio, 0.01), 100.0)) for m, n, k, ratio in points),
+        claim=_probe_claim(float(len(probes)), "products", "measured over predicted time of each product"),
+    )
 
 
 def _probe_claim(value: float, unit: str, source: str, measured: bool = True) -> Claim:
@@ -208,7 +261,6 @@ def _collective_residuals(
     """Residuals of the collective probes as a function of the constants, in standard deviations (`_COLLECTIVE_NOISE`).
     `probes_by_kind`: by `ProbedTime.what`; `size[0]` of a collective's is its bytes; `ranks`: number of ranks, all on
     one node."""
-    ranks_of_node = RankGroup(ranks=column(ranks), near=column(ranks))
 
     def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
         """Log ratio of predicted to measured seconds of each probe, over its standard deviation."""
@@ -216,15 +268,26 @@ def _collective_residuals(
         for collective in COLLECTIVES:
             sizes_bytes = np.array([float(probe.size[0]) for probe in probes_by_kind[collective]])
             measured_s = np.array([probe.seconds for probe in probes_by_kind[collective]])
-            if collective == "all_reduce":
-                predicted_s = collective_time.all_reduce(rank_hardware, tuned, ranks_of_node, sizes_bytes)
-            elif collective == "all_to_all":
-                predicted_s = collective_time.exchange(rank_hardware, tuned, ranks_of_node, sizes_bytes)
-            elif collective == "send":
-                predicted_s = collective_time.send(rank_hardware, tuned, sizes_bytes, stride=column(1))
-            else:
-                predicted_s = collective_time.gather(rank_hardware, tuned, ranks_of_node, sizes_bytes)
+            predicted_s = _collective_seconds(collective, rank_hardware, tuned, ranks, sizes_bytes)
             collective_residuals.append(np.log(predicted_s / measured_s) / _COLLECTIVE_NOISE)
         return np.concatenate(collective_residuals)
 
     return residuals
+
+
+def _collective_seconds(
+    collective: str,
+    rank_hardware: RankHardware,
+    tuned: Constants,
+    ranks: int,
+    sizes_bytes: npt.NDArray[np.float64],
+) -> npt.NDArray[np.float64]:
+    """Predicted seconds of a collective of `ranks` ranks, all on one node, by size."""
+    members = RankGroup(ranks=column(ranks), near=column(ranks))
+    if collective == "all_reduce":
+        return collective_time.all_reduce(rank_hardware, tuned, members, sizes_bytes)
+    if collective == "all_to_all":
+        return collective_time.exchange(rank_hardware, tuned, members, sizes_bytes)
+    if collective == "send":
+        return collective_time.send(rank_hardware, tuned, sizes_bytes, stride=column(1))
+    return collective_time.gather(rank_hardware, tuned, members, sizes_bytes, collective)

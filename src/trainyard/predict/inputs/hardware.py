@@ -14,6 +14,8 @@ import numpy.typing as npt
 from trainyard.errors import UnknownName, nearest
 from trainyard.machine import Machine
 from trainyard.predict.inputs.cases import Column, column
+from trainyard.predict.inputs.ratio_curve import RatioCurve, ratio_curve
+from trainyard.predict.inputs.ratio_surface import RatioSurface, surface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +50,39 @@ class RankHardware:
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
         """The hardware of these rows (cases)."""
-        size = max(np.size(getattr(self, field.name)) for field in fields(self))
+        columns = fields(RankHardware)
+        size = max(np.size(getattr(self, field.name)) for field in columns)
         return replace(
-            self, **{field.name: np.broadcast_to(getattr(self, field.name), size)[rows] for field in fields(self)}
+            self, **{field.name: np.broadcast_to(getattr(self, field.name), size)[rows] for field in columns}
         )
+
+    def product_ratio(self, rows: Column, columns: Column, depth: Column) -> Column:
+        """Factor of the predicted time of matrix products of (rows x depth) by (depth x columns): 1."""
+        del rows, columns, depth
+        return np.ones(1)
+
+    def collective_ratio(self, collective: str, size_bytes: Column) -> Column:
+        """Factor of the predicted time of a collective within a node: 1."""
+        del collective, size_bytes
+        return np.ones(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedRankHardware(RankHardware):
+    """The hardware of a rank whose matrix products or collectives were probed by size. `collective_ratios`: by name, as
+    in `run/probe/probe_rank.py`."""
+
+    product_ratios: RatioSurface | None
+    collective_ratios: dict[str, RatioCurve]
+
+    def product_ratio(self, rows: Column, columns: Column, depth: Column) -> Column:
+        """Factor of the predicted time of matrix products: the probed ratio near probed sizes, far from them 1."""
+        return self.product_ratios.at(rows, columns, depth) if self.product_ratios else np.ones(1)
+
+    def collective_ratio(self, collective: str, size_bytes: Column) -> Column:
+        """Factor of the predicted time of a collective within a node: the probed ratio, or 1 if it was not probed."""
+        curve = self.collective_ratios.get(collective)
+        return curve.at(size_bytes) if curve else np.ones(1)
 
 
 def _peak_flops(machine: Machine, dtype: str) -> float:
@@ -68,7 +99,7 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
     # `device.ranks` ranks share one device and its links.
     between, device_share = machine.inter_node or machine.intra_node, 1 / machine.device.ranks
     host, ranks = machine.host, machine.ranks_per_node
-    return RankHardware(
+    columns = RankHardware(
         peak=column(_peak_flops(machine, dtype) * device_share),
         low_peak=column(_peak_flops(machine, low_dtype or dtype) * device_share),
         memory=column(machine.rank_memory),
@@ -81,4 +112,14 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
         host_bandwidth=column(host.bandwidth.value / ranks if host else np.inf),
         host_link=column(host.link.bandwidth.value * device_share if host else np.inf),
         host_link_s=column(host.link.latency.value if host else 0.0),
+    )
+    ratios, curves = machine.device.product_ratios, machine.intra_node.ratios
+    product_ratios = surface(ratios) if ratios and ratios.dtype == dtype else None
+    if not product_ratios and not curves:
+        return columns
+    values = {field.name: getattr(columns, field.name) for field in fields(RankHardware)}
+    return ProbedRankHardware(
+        **values,
+        product_ratios=product_ratios,
+        collective_ratios={name: ratio_curve(curve) for name, curve in curves.items()},
     )

@@ -80,18 +80,36 @@ def _hops(tuned: Constants, members: RankGroup) -> Column:
     return (members.near - 1) * tuned.intra_node_s + (members.nodes - 1) * tuned.inter_node_s
 
 
-def gather(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
-    """Seconds of an all-gather or reduce-scatter, of `size_bytes` over all ranks; 0 for a single rank."""
+def _correct(nodes: Column, seconds: Column, ratio: Column) -> Column:
+    """Predicted `seconds` of a collective times the `ratio` of the machine's own probes if it stays within a node."""
+    return seconds * np.where(nodes > 1, 1.0, ratio)
+
+
+def gather(
+    hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, collective: str = "all_gather"
+) -> Column:
+    """Seconds of an all-gather or, as `collective`, of a reduce_scatter, of `size_bytes` over all ranks; 0 for a single
+    rank."""
     seconds = _wire(hardware, tuned, members, size_bytes) + _hops(tuned, members)
+    seconds = _correct(members.nodes, seconds, hardware.collective_ratio(collective, size_bytes))
     return np.where(members.ranks > 1, seconds, 0.0)
 
 
-def all_reduce(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
+def all_reduce(
+    hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, is_split: Column | None = None
+) -> Column:
     """Seconds of an all-reduce of `size_bytes`, modelled as a reduce-scatter followed by an all-gather; 0 for a single
-    rank. The latency between nodes is that of a ring or of a tree, whichever has fewer hops."""
+    rank. The latency between nodes is that of a ring or of a tree, whichever has fewer hops. `is_split`: 1 if these two
+    are called instead, for the corrections of probed machines; None: never."""
     between_hops = np.minimum(members.nodes - 1, 2 * np.log2(np.maximum(members.nodes, 1.0)))
     latency_s = (members.near - 1) * tuned.intra_node_s + between_hops * tuned.inter_node_s
-    return np.where(members.ranks > 1, 2 * (_wire(hardware, tuned, members, size_bytes) + latency_s), 0.0)
+    seconds = 2 * (_wire(hardware, tuned, members, size_bytes) + latency_s)
+    ratio = hardware.collective_ratio("all_reduce", size_bytes)
+    if is_split is not None:
+        halves = [hardware.collective_ratio(name, size_bytes) for name in ("reduce_scatter", "all_gather")]
+        ratio = np.where(is_split > 0, (halves[0] + halves[1]) / 2, ratio)
+    seconds = _correct(members.nodes, seconds, ratio)
+    return np.where(members.ranks > 1, seconds, 0.0)
 
 
 def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
@@ -99,7 +117,9 @@ def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size_
     inside_s = (members.near - 1) / members.ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
     between_s = (members.ranks - members.near) / members.ranks * size_bytes / (hardware.inter_node * tuned.dispatch)
     latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
-    return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + latency_s, 0.0)
+    seconds = np.maximum(inside_s, between_s) + latency_s
+    seconds = _correct(members.nodes, seconds, hardware.collective_ratio("all_to_all", size_bytes))
+    return np.where(members.ranks > 1, seconds, 0.0)
 
 
 def dispatch(
@@ -133,8 +153,9 @@ def _hit_probability(targets: Column, experts_per_token: Column) -> Column:
 def send(hardware: RankHardware, tuned: Constants, size_bytes: Column, stride: Column) -> Column:
     """Seconds to send `size_bytes` to the rank `stride` global ranks away."""
     is_same_node = stride < hardware.per_node
+    inside_s = size_bytes / (hardware.peer * tuned.intra_node) + tuned.intra_node_s
     return np.where(
         is_same_node,
-        size_bytes / (hardware.peer * tuned.intra_node) + tuned.intra_node_s,
+        inside_s * hardware.collective_ratio("send", size_bytes),
         size_bytes / (hardware.inter_node * tuned.inter_node) + tuned.inter_node_s,
     )

@@ -110,9 +110,10 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
         """Seconds to gather or scatter a layer's weights (or gradients) of `value_bytes` each; 0 if that is not done
         for every micro-batch. `trained`: count only parameters that are trained, as for gradients."""
         common, expert = layer_weights(cases, trained)
-        common_s = collective_time.gather(hardware, tuned, shards, common * value_bytes)
+        collective = "reduce_scatter" if trained else "all_gather"
+        common_s = collective_time.gather(hardware, tuned, shards, common * value_bytes, collective)
         expert_s = np.where(
-            cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes), 0.0
+            cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes, collective), 0.0
         )
         return np.where(gathers, common_s + expert_s, 0.0)
 

@@ -36,8 +36,9 @@ _PERMUTED_WIDTHS = 3.0
 
 class Phase(NamedTuple):
     """Seconds of one layer in one phase of a micro-batch. `parallel`, `context`, `dispatch`: communication of tensor,
-    context and expert parallelism; `host`: time of the host to launch the kernels while the device works; `launch`: the
-    same if the device is the host's own cores, which do nothing else meanwhile."""
+    context and expert parallelism; `host`: time of the host to launch the kernels while the device works. If the device
+    is the host's own cores, which do nothing else meanwhile, the time to call the layer's operations is a part of
+    `elementwise`, as in a trace, and `launch` is that of the wrappers of collectives."""
 
     matmul: Column
     attention: Column
@@ -94,7 +95,10 @@ def product(
         np.maximum(matmul.flops / attained_flops, traffic_bytes / (hardware.bandwidth * tuned.bandwidth))
         + tuned.kernel_s
     )
-    return np.where(matmul.flops > 0, seconds, 0.0)
+    ratio = hardware.product_ratio(rows, columns, depth)
+    if is_low is not None:
+        ratio = np.where(is_low > 0, 1.0, ratio)  # it was probed in the compute dtype
+    return np.where(matmul.flops > 0, seconds * ratio, 0.0)
 
 
 def products(
@@ -156,7 +160,7 @@ def _tensor_parallel_seconds(cases: Cases, hardware: RankHardware, tuned: Consta
     sequence parallelism a reduce-scatter and an all-gather, which take as long."""
     size_bytes = cases.tokens * cases.width * cases.width_bytes
     return shapes.sublayer_count(cases) * collective_time.all_reduce(
-        hardware, tuned, collective_time.tensor(cases, hardware), size_bytes
+        hardware, tuned, collective_time.tensor(cases, hardware), size_bytes, is_split=cases.sequence_parallel
     )
 
 
@@ -229,20 +233,21 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     # time.
     host_extra_s = _host_collective_seconds(cases, hardware, tuned) + moe_share * tuned.host_forward_s
     sublayer_share = shapes.sublayer_count(cases) / 2
+    calls_s = (sublayer_share * tuned.host_forward_s, sublayer_share * tuned.host_backward_s)
     phases = [
         Phase(
             matmul=matmul[direction],
             attention=attention_share * attention_s[direction],
-            elementwise=elementwise_s[direction],
+            elementwise=elementwise_s[direction] + hardware.host * calls_s[direction],
             route=route,
             scan=space_share * scan[direction],
             parallel=tensor_s,
             context=context_s,
             dispatch=dispatch,
-            host=(1 - hardware.host) * (host_extra_s + sublayer_share * host_s),
-            launch=hardware.host * (host_extra_s + sublayer_share * host_s),
+            host=(1 - hardware.host) * (host_extra_s + calls_s[direction]),
+            launch=hardware.host * host_extra_s,
         )
-        for direction, host_s in ((0, tuned.host_forward_s), (1, tuned.host_backward_s))
+        for direction in (0, 1)
     ]
     return phases[0], phases[1]
 

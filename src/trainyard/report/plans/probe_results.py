@@ -104,6 +104,6 @@ class FittedMachine(msgspec.Struct, frozen=True, kw_only=True):
 def describe_interval(machine: Machine) -> str:
     """A sentence on the 80 % prediction interval of steps on this machine, which the machine holds as factors."""
     if machine.prediction_interval is None:
-        return "Its 80 % prediction interval is not calibrated: that takes four runs."
+        return "Its 80 % prediction interval is not calibrated: that takes runs of four jobs."
     low, high = machine.prediction_interval  # times the predicted step
     return f"80 % prediction interval: {low:.2f} to {high:.2f} times the predicted step."

@@ -1,0 +1,136 @@
+"""Checks of the numbers of a machine file against the limits of hardware, and against each other.
+
+Each range is wide enough for the smallest and the largest device that was built or announced. A number outside of it
+has a wrong unit or a typing error. Measured numbers are not compared with each other: a measured peak is the best of
+some products, and not a bound on others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from trainyard.errors import BadInput
+
+if TYPE_CHECKING:
+    from trainyard.machine import Claim, Device, Link, Machine, RateCurve
+
+
+class Range(NamedTuple):
+    """Least and largest value of a quantity in `unit`, and the largest that is known."""
+
+    quantity: str
+    least: float
+    most: float
+    unit: str
+    known: str
+
+
+_MEMORY = Range("memory", 1e6, 1e15, "bytes", "288e9 bytes of HBM of a B300, several 1e12 bytes of a host")
+_DRAM_BANDWIDTH = Range(
+    "memory bandwidth", 1e6, 1e14, "bytes/s", "8e12 bytes/s of the HBM of a B200, 22e12 announced with HBM4"
+)
+_SRAM_BANDWIDTH = Range("memory bandwidth", 1e6, 1e17, "bytes/s", "21e15 bytes/s of the SRAM of a wafer (WSE-3)")
+_PEAK = Range("peak", 1e6, 1e19, "FLOP/s", "1.25e17 FLOP/s of a wafer (WSE-3)")
+_POWER = Range("power", 0.1, 1e6, "W", "1,400 W of a GB300, 23,000 W of a wafer (WSE-3)")
+_LINK_BANDWIDTH = Range("bandwidth", 1e3, 1e15, "bytes/s", "1.28e12 bytes/s of NeuronLink in a Trainium3")
+_LATENCY = Range("latency", 0.0, 1.0, "s", "about 1e-5 s between nodes")
+_PRICE = Range("price", 0.0, 1e5, "USD/h", "6 USD per hour of a GB200")
+
+_MOST_SRAM_BYTES = 64e9
+"""More memory than this is not on the chip: a wafer (WSE-3) has 44e9 bytes of SRAM."""
+_NARROWER: Mapping[str, tuple[str, ...]] = {"float32": ("tf32",), "tf32": ("float16", "bfloat16")}
+"""Formats of matrix products -> those with fewer bits, which no device computes more slowly. Devices without units for
+float8 or float4 may compute these more slowly, and CPUs 16-bit formats."""
+
+
+def check_source(claim: Claim) -> None:
+    """Raises `BadInput` for a claim without a source."""
+    if not claim.source.strip():
+        raise BadInput(
+            f"a claim of {claim.value:g} {claim.unit} has no source.",
+            "Set source to where the number is from: a document with its page, a command, or 'assumption: REASON'.",
+        )
+
+
+def check_machine(machine: Machine) -> None:
+    """Raises `BadInput` for a number that no hardware has, or that contradicts another one of the machine."""
+    _check_device(machine.device)
+    links = [link for link in (machine.intra_node, machine.inter_node, machine.host and machine.host.link) if link]
+    for link in links:
+        for bandwidth in filter(None, (link.bandwidth, link.peer_bandwidth)):
+            _check_range(link.name, bandwidth, _LINK_BANDWIDTH)
+        _check_range(link.name, link.latency, _LATENCY)
+        _check_link_of_device(link, machine.device.name, machine.device.bandwidth)
+    if machine.host:
+        _check_range("the host", machine.host.memory, _MEMORY)
+        _check_range("the host", machine.host.bandwidth, _DRAM_BANDWIDTH)
+    if machine.price:
+        _check_range(machine.name, machine.price, _PRICE)
+
+
+def _check_device(device: Device) -> None:
+    """Raises `BadInput` for an impossible number of a device."""
+    _check_range(device.name, device.memory, _MEMORY)
+    _check_range(device.name, device.bandwidth, _bandwidth_range(device.memory))
+    if device.power:
+        _check_range(device.name, device.power, _POWER)
+    for peak in device.peak.values():
+        _check_range(device.name, peak, _PEAK)
+    if device.vendor != "cpu":
+        _check_peaks(device.name, device.peak)
+    _check_achieved(device.name, device.achieved, device.peak)
+
+
+def _check_range(owner: str, claim: Claim, allowed: Range) -> None:
+    """Raises `BadInput` unless the claim is in the range. `owner`: the name of the device, link or machine."""
+    if not allowed.least <= claim.value <= allowed.most:
+        raise BadInput(
+            f"{owner} has a {allowed.quantity} of {claim.value:g} {claim.unit}, which is not between {allowed.least:g} "
+            f"and {allowed.most:g} {allowed.unit}.",
+            f"Check its unit, {allowed.unit}. Known: {allowed.known}.",
+        )
+
+
+def _bandwidth_range(memory: Claim) -> Range:
+    """The range of the bandwidth of a device's memory, which depends on its technology: SRAM is small."""
+    return _SRAM_BANDWIDTH if memory.value <= _MOST_SRAM_BYTES else _DRAM_BANDWIDTH
+
+
+def _check_peaks(owner: str, peaks: Mapping[str, Claim]) -> None:
+    """Raises `BadInput` if a format has a higher peak than a narrower one that is never slower. `peaks`: by dtype."""
+    for wide, narrower in _NARROWER.items():
+        for narrow in narrower:
+            if wide in peaks and narrow in peaks and peaks[wide].value > peaks[narrow].value:
+                raise BadInput(
+                    f"{owner} has a peak of {peaks[wide].value:g} FLOP/s in {wide}, more than {peaks[narrow].value:g} "
+                    f"in {narrow}.",
+                    "Take both from one data sheet, without sparsity.",
+                )
+
+
+def _check_achieved(owner: str, achieved: Mapping[str, RateCurve], peaks: Mapping[str, Claim]) -> None:
+    """Raises `BadInput` if a rate is above the highest peak. `achieved`: operation -> its rates in FLOP/s."""
+    highest = max(peaks.values(), key=lambda peak: peak.value, default=None)
+    if highest is None or highest.measured:
+        return
+    for operation, curve in achieved.items():
+        size, rate = max(curve.points, key=lambda point: point[1])
+        if rate > highest.value:
+            raise BadInput(
+                f"{owner} achieved {rate:g} FLOP/s in {operation} of {size:g} FLOPs, more than its highest peak of "
+                f"{highest.value:g} FLOP/s.",
+                "Check the units of [[FLOPs, FLOP/s], ...], and that the peak is that of the same device.",
+            )
+
+
+def _check_link_of_device(link: Link, owner: str, memory_bandwidth: Claim) -> None:
+    """Raises `BadInput` if a link moves more than the memory of its device can read. `owner`: of the device."""
+    if link.bandwidth.measured and memory_bandwidth.measured:
+        return
+    if link.bandwidth.value > memory_bandwidth.value:
+        raise BadInput(
+            f"{link.name} has a bandwidth of {link.bandwidth.value:g} bytes/s per device, more than the memory of "
+            f"{owner}: {memory_bandwidth.value:g} bytes/s.",
+            "Give the bandwidth of one device in one direction, in bytes and not in bits.",
+        )

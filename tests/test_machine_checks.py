@@ -1,0 +1,92 @@
+"""Machine files with impossible numbers or without sources are refused with the numbers; those of devices are not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.refused import missing_values, refused
+from trainyard import machine
+from trainyard.errors import BadFile, BadInput
+from trainyard.machine import Claim, Device, Link, Machine, RateCurve
+from trainyard.machine_checks import check_machine
+
+H100 = machine.known()["h100"].read_text("utf-8")
+PRICE_SOURCE = 'source = "zhebrak/llm-cluster-simulator@1db1341 src/core/cost/cloud.ts, 1-year reserved, median"'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "values"),
+    [
+        (PRICE_SOURCE, 'source = ""', ["2.5", "source"]),
+        (PRICE_SOURCE, 'source = " \\t"', ["2.5", "source"]),
+        ("value = 2.5,", "value = 1e6,", ["h100", "1e+06", "100000"]),
+        ("value = 3.35e12", "value = 1e18", ["H100", "1e+18", "1e+14"]),
+        ("value = 3.35e12", "value = 3.35", ["H100", "3.35", "1e+06"]),
+        ("value = 84943715697", "value = 1e3", ["H100", "1000", "1e+06"]),
+        ("value = 700,", "value = 7e8,", ["H100", "7e+08", "W"]),
+        ("value = 1979e12", "value = 1979e18", ["H100", "1.979e+21", "1e+19"]),
+        ("tf32 = { value = 494.5e12", "tf32 = { value = 9890e12", ["9.89e+15", "tf32", "9.89e+14"]),
+        ("float32 = { value = 67e12", "float32 = { value = 670e12", ["6.7e+14", "float32", "4.945e+14", "tf32"]),
+        ("794.5e12]]", "2794.5e12]]", ["2.7945e+15", "matmul", "1.979e+15"]),
+        ("value = 450e9", "value = 3600e9", ["NVLink 4", "3.6e+12", "3.35e+12"]),
+        ("value = 50e9", "value = 1e20", ["InfiniBand NDR", "1e+20", "1e+15"]),
+        ("value = 3.4e-6", "value = 3.4", ["NVLink 4", "3.4", "latency"]),
+    ],
+)
+def test_impossible_machine_is_refused_with_its_numbers(old: str, new: str, values: list[str], tmp_path: Path) -> None:
+    assert H100.count(old) >= 1
+    path = tmp_path / "m.toml"
+    path.write_text(H100.replace(old, new, 1), "utf-8")
+    with pytest.raises(BadFile) as caught:
+        machine.load(str(path))
+    assert missing_values(str(caught.value), str(path), *values) == []
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("float8 = { value = 1979e12", "float8 = { value = 500e12"),  # float8 without units of its own
+        ("value = 450e9", "value = 3.35e12"),  # as fast as the memory
+        ("value = 3.4e-6", "value = 0.0"),
+    ],
+)
+def test_unusual_machine_is_accepted(old: str, new: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(H100.replace(old, new, 1), "utf-8")
+    assert machine.load(str(path)).name == "h100"
+
+
+def a_machine(vendor: str, peak: dict[str, Claim], rate: float = 1e11) -> Machine:
+    """A machine whose attention runs at `rate` FLOP/s."""
+    size, measured = Claim(value=1e10, unit="", source="a test"), Claim(value=rate, unit="", source="a test")
+    device = Device(
+        name="cores",
+        vendor=vendor,
+        memory=size,
+        bandwidth=size,
+        peak=peak,
+        achieved={"attention": RateCurve(points=((1e6, rate),), claim=measured)},
+    )
+    latency = Claim(value=1e-6, unit="s", source="a test")
+    return Machine(name="x", device=device, intra_node=Link(name="l", kind="scale_up", bandwidth=size, latency=latency))
+
+
+def peak(value: float, measured: bool = False) -> Claim:
+    return Claim(value=value, unit="FLOP/s", source="a test", measured=measured)
+
+
+def test_measured_rates_are_not_compared_with_a_measured_peak() -> None:
+    """Attention may run faster than the best product that was probed."""
+    check_machine(a_machine("cpu", {"float32": peak(1e11, measured=True)}, rate=1.1e11))
+    with refused(BadInput, "cores", "1.1e+11", "1e+11"):
+        check_machine(a_machine("cpu", {"float32": peak(1e11)}, rate=1.1e11))
+
+
+def test_only_a_cpu_may_compute_narrower_products_more_slowly() -> None:
+    peaks = {"float32": peak(2e11), "tf32": peak(1.5e11)}
+    check_machine(a_machine("cpu", peaks))
+    with refused(BadInput, "cores", "2e+11", "1.5e+11"):
+        check_machine(a_machine("nvidia", peaks))
