@@ -54,7 +54,8 @@ def test_adapters_need_less_memory_and_grow_with_rank(
     for part in ("gradients", "optimizer"):
         sizes = [float(np.ravel(getattr(memory, part))[0]) for memory in held]
         assert sizes[1] < sizes[2] < sizes[0], part
-    assert float(np.ravel(held[1].parameters)[0]) == float(np.ravel(held[0].parameters)[0])
+    adapted, frozen = (float(np.ravel(held[index].parameters)[0]) for index in (1, 0))
+    assert frozen < adapted < 1.1 * frozen
     assert float(np.ravel(held[1].activations)[0]) <= float(np.ravel(held[0].activations)[0])
     assert seconds(few) <= seconds(more)
 

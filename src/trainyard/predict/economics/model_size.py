@@ -5,6 +5,7 @@ A case is a row of the cost model's input, `Cases`; here it has one rank.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
@@ -20,18 +21,21 @@ from trainyard.predict.time.shapes import Weights
 
 
 class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
-    """`parameters`: of the whole model; `active_parameters`: those that a token uses, fewer with experts.
-    `flops_per_token`: model FLOPs of a training step, forward and backward without recomputation, per token of a
+    """`parameters`: of the whole model; `active_parameters`: those that a token uses, fewer with experts;
+    `trained_parameters`: those of adapters, None if all parameters are trained. `flops_per_token`: model FLOPs of a training step, forward and backward without recomputation, per token of a
     sequence of the step's length (per image for models of images)."""
 
     parameters: int
     active_parameters: int
     flops_per_token: float
+    trained_parameters: int | None = None
 
 
-def measure_model(job: Job) -> ModelSize:
-    """The size of a job's model, whatever its layout."""
+def measure_model(job: Job, adapters: Mapping[str, float] = {}) -> ModelSize:
+    """The size of a job's model, whatever its layout. `adapters`: columns of `Cases` of the adapters, if only these are
+    trained, as `Keeps.adapters`."""
     case = _on_one_rank(cases.of_jobs([job]))
+    case = replace(case, **{name: column(value) for name, value in adapters.items()})
     weights = shapes.weights(case)
     parameters = _count(case, weights)
     used_share = np.where(case.experts > 0, case.active_experts / np.maximum(case.experts, 1.0), 1.0)
@@ -40,20 +44,29 @@ def measure_model(job: Job) -> ModelSize:
         parameters=round(parameters),
         active_parameters=round(active),
         flops_per_token=float(model_flops(case)[0]) / job.recipe.tokens_per_step,
+        trained_parameters=round(_count_trained(case)) if adapters else None,
     )
 
 
 def checkpoint_bytes(case: Cases) -> float:
-    """Bytes of a checkpoint of a single case: all weights, and the optimizer state of the trained ones."""
+    """Bytes of a checkpoint of a single case: the trained weights with their optimizer state."""
     case = _on_one_rank(case)
-    weights = shapes.weights(case)
-    state_bytes = float(case.state_bytes[0])
-    return _count(case, weights) * float(case.weight_bytes[0]) + _count(case, weights.trained(case)) * state_bytes
+    trained = _count_trained(case)
+    return trained * float(case.weight_bytes[0]) + trained * float(case.state_bytes[0])
 
 
 def _on_one_rank(case: Cases) -> Cases:
     """The case without parallelism."""
     return replace(case, **dict.fromkeys((*words.AXES, "interleave"), column(1.0)))
+
+
+def _count_trained(case: Cases) -> float:
+    """Number of trained weights of the whole model: all, or those of adapters."""
+    if shapes.all_trained(case)[0]:
+        return _count(case, shapes.weights(case))
+    dense_layers, _ = shapes.layer_kinds(case)
+    adapters = shapes.adapter_weights(case)
+    return float((case.layers * adapters.shared + dense_layers * adapters.dense)[0])
 
 
 def _count(case: Cases, weights: Weights) -> float:

@@ -36,7 +36,7 @@ OVERHEAD = Claim(
 def model_flops(cases: Cases) -> Column:
     """Model FLOPs per step over all ranks, [case]: three times the forward pass, with the unmasked scores of causal
     attention and the recurrence of state spaces, without recomputation (Chowdhery et al. 2022, arXiv:2204.02311,
-    appendix B)."""
+    appendix B). Frozen matrices have twice the forward pass, since their gradients are not computed."""
     # Layers with a dense MLP and with experts, then with attention and with a state space.
     dense_layers, moe_layers = shapes.layer_kinds(cases)
     attention_layers, space_layers = (share * cases.layers for share in shapes.mixer_shares(cases))
@@ -62,16 +62,16 @@ def model_flops(cases: Cases) -> Column:
         sum((product.flops for product in shapes.space_products(cases)), state_space.recurrence_flops(cases))
         * space_layers
     )
-    layer_flops = (
-        attention_flops
-        + mlp_flops
-        + np.where(cases.experts > 0, expert_flops + shared_flops, 0.0)
-        + score_flops * (1 + cases.unmasked)
-    )
+    matrix_flops = attention_flops + mlp_flops + np.where(cases.experts > 0, expert_flops + shared_flops, 0.0)
+    adapter_flops = attention_layers * sum(
+        (product.flops for product in shapes.attention_adapter_products(cases)), np.zeros(1)
+    ) + dense_layers * sum((product.flops for product in shapes.mlp_adapter_products(cases)), np.zeros(1))
     entry_flops = shapes.entry_product(cases).flops + shapes.modulation_product(cases).flops * cases.layers
     end_flops = shapes.head_product(cases).flops + entry_flops / cases.tp
-    # A backward pass has twice the products of a forward pass.
-    return 3 * (layer_flops + space_flops + end_flops) * model_ranks * cases.accumulate
+    # A backward pass has twice the products of a forward pass, or as many for frozen matrices.
+    frozen_flops = (1 - shapes.all_trained(cases)) * (matrix_flops + shapes.head_product(cases).flops)
+    forward_flops = matrix_flops + adapter_flops + score_flops * (1 + cases.unmasked) + space_flops + end_flops
+    return (3 * forward_flops - frozen_flops) * model_ranks * cases.accumulate
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,8 +62,15 @@ class Cases:
     qk_norm: Column
     """1 if the queries and keys of each head are normalised (QK norm), else 0."""
     adapters: Column
-    """Rank of the LoRA adapters of attention's matrices, the only trained weights (Hu et al. 2021,
-    arXiv:2106.09685); 0: all weights are trained."""
+    """Rank of the LoRA adapters of attention's matrices (Hu et al. 2021, arXiv:2106.09685); 0: they have none. With
+    adapters, all other weights are frozen."""
+    mlp_adapters: Column
+    """Rank of the LoRA adapters of the matrices of dense MLPs; 0: they have none."""
+    split_adapters: Column
+    """1 if queries, keys, values, gate and up projections have an adapter each (Hugging Face PEFT), 0 if fused matrices
+    have one (Megatron-Bridge)."""
+    quantised: Column
+    """1 if the frozen matrices of layers are kept in NF4 and dequantised before each product (QLoRA), else 0."""
 
     # Experts and latent attention
     experts: Column
@@ -281,6 +288,12 @@ _VISION = (
     "head_rows",
     "input_values",
 )
+_ADAPTERS = (
+    "adapters",
+    "mlp_adapters",
+    "split_adapters",
+    "quantised",
+)
 PLAIN = dict.fromkeys(
     (
         "attention_layers",
@@ -289,13 +302,14 @@ PLAIN = dict.fromkeys(
         "extra_table_state_bytes",
         "extra_prefetch",
         "reshards_last",
+        *_ADAPTERS,
         *_STATE_SPACE,
         *_VISION,
     ),
     0.0,
 )
-"""Columns that are 0 in a decoder whose layers each have attention and an MLP, with FSDP's default settings and an
-optimizer other than Muon."""
+"""Columns that are 0 in a decoder whose layers each have attention and an MLP and all of whose weights are trained,
+with FSDP's default settings and an optimizer other than Muon."""
 
 
 def column(values: Any) -> Column:
@@ -372,7 +386,6 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "state_bytes": 4 * state_values,
         "extra_table_state_bytes": 4 if recipe.optimizer == "muon" else 0,
         "reduce_bytes": 4,
-        "adapters": 0,
         "recomputed_share": 0,
         "native": 1,
     }

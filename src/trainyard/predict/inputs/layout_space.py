@@ -7,7 +7,7 @@ vocabulary-parallel loss, takes as long and more memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import product
 from math import isqrt
@@ -52,7 +52,8 @@ class Keeps(NamedTuple):
     trainyard's own trainer. `recomputed_share`: as in `Cases`. `splits_activations`: tp divides activations outside
     matrix products by sequence, and the loss by vocabulary. `ends`: when the embedding and the head count as layers in
     the partition over stages. `vocabulary`: how the framework divides the vocabulary over tp.
-    `offload`: the tensors in the host's memory if a layout offloads."""
+    `offload`: the tensors in the host's memory if a layout offloads. `adapters`: columns of `Cases` of the adapters, if
+    only these are trained (`FineTuning.columns`)."""
 
     weight: int
     gradient: int
@@ -63,6 +64,7 @@ class Keeps(NamedTuple):
     ends: Ends = "uneven"
     offload: offload.Kind = ""
     vocabulary: VocabularyPadding = UNEVEN
+    adapters: Mapping[str, float] = {}
 
     def in_dtype(self, dtype: str) -> Keeps:
         """The bytes with compute dtype `dtype`: float32 needs no separate main weights."""
@@ -327,10 +329,10 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
         "gradient_bytes": keeps.gradient,
         "state_bytes": keeps.state,
         "reduce_bytes": keeps.gradient,
-        "adapters": 0,
         "recomputed_share": keeps.recomputed_share,
         "native": keeps.native,
     } | cases.of_subject(wanted.model)
+    fixed |= keeps.adapters
     columns = layouts.columns
     if isinstance(wanted.model, Model):
         fixed["vocab"] = keeps.vocabulary.padded(wanted.model.vocab, columns["tp"])

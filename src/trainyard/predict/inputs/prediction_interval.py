@@ -91,9 +91,11 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def interval_of(model: MachineModel, case: Cases) -> Interval:
     """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, if few rows or
-    none of its kind of model and software were fitted, or if they are too far from it."""
+    none of its kind of model and software were fitted, or if they are too far from it. All fitted rows with adapters
+    have them on attention's matrices of dense decoders, in 8 or 16 bits."""
     tuned, kind = model.tuned, kind_of(case)
-    if float(case.offload[0]):
+    unlike_fitted_adapters = case.mlp_adapters + case.quantised + case.adapters * case.experts
+    if float(case.offload[0]) or float(unlike_fitted_adapters[0]):
         return NOT_CALIBRATED
     if own := tuned.prediction_intervals.get(kind):
         return Interval(*own, calibrated=True)
@@ -116,7 +118,7 @@ def kind_of(case: Cases) -> str:
         return "hybrid"
     if float(case.lead_parameters[0]):
         return "pictures"
-    return "adapters" if float(case.adapters[0]) else "experts" if float(case.experts[0]) else "dense"
+    return "adapters" if float(case.adapters[0] + case.mlp_adapters[0]) else "experts" if float(case.experts[0]) else "dense"
 
 
 @cache

@@ -14,11 +14,12 @@ from collections.abc import Callable
 import numpy as np
 
 from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column
+from trainyard.predict.inputs.fine_tuning import NF4_BYTES
 from trainyard.predict.memory import native_memory
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
 from trainyard.predict.pipeline.in_flight import in_flight
 from trainyard.predict.time import data_parallel, offload, shapes, state_space
-from trainyard.predict.time.shapes import Weights
+from trainyard.predict.time.shapes import Product, Weights
 
 RESERVED = 1.2
 """Reserved over allocated bytes; published runs of torchtitan and SimuMax have 1.15 to 1.24."""
@@ -82,10 +83,11 @@ def of_stage(cases: Cases, first: bool) -> MemoryParts:
     dense, routed = shapes.stage_layer_kinds(cases, stage_layers, first)
     trained = weights.trained(cases)
     state_offloaded, all_offloaded = cases.offload > 0, cases.offload == offload.ALL
-    layer_weights = sum(data_parallel.layer_weights(cases), np.zeros(1))
-    # From ZeRO-2 on, two layers are gathered in the compute dtype, and the gradients of one wait for their reduction.
+    gathered_bytes = sum(data_parallel.gathered_bytes(cases), np.zeros(1))
+    reduced_bytes = sum(data_parallel.layer_weights(cases, trained=True), np.zeros(1)) * cases.reduce_bytes
+    # From ZeRO-2 on, two layers are gathered as they are kept, and the gradients of one wait for their reduction.
     unsharded = np.where((cases.is_sharded > 0) & (cases.zero >= 2), 1.0, 0.0)
-    weight_bytes = count_kept(3, weights) * cases.weight_bytes
+    weight_bytes = _weight_bytes(cases, weights, count_kept)
     return MemoryParts(
         parameters=np.where(all_offloaded, 0.0, weight_bytes),
         gradients=np.where(all_offloaded, 0.0, count_kept(2, trained) * cases.gradient_bytes),
@@ -94,9 +96,18 @@ def of_stage(cases: Cases, first: bool) -> MemoryParts:
         logits=np.zeros(1)
         if first and not is_alone.any()
         else np.where(is_alone | (not first), _logit_bytes(cases), 0.0),
-        gathered=unsharded * layer_weights * (2 * cases.width_bytes + cases.reduce_bytes)
-        + np.where(all_offloaded, weight_bytes / stage_layers, 0.0),
+        gathered=unsharded * (2 * gathered_bytes + reduced_bytes)
+        + np.where(all_offloaded, weight_bytes / stage_layers, 0.0)
+        + cases.quantised * cases.width * cases.ffn / cases.tp * cases.width_bytes,  # one dequantised matrix
     )
+
+
+def _weight_bytes(cases: Cases, weights: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+    """Bytes of the weights that a rank keeps: `weights` with their adapters, of which matrices may be in NF4. Data
+    parallelism shards the quantisation constants like the matrices."""
+    quantised, is_quantised = count_kept(3, shapes.quantised_weights(cases)), cases.quantised > 0
+    kept = count_kept(3, weights) + count_kept(3, shapes.adapter_weights(cases)) * (1 - shapes.all_trained(cases))
+    return kept * cases.weight_bytes - np.where(is_quantised, quantised * (cases.weight_bytes - NF4_BYTES), 0.0)
 
 
 def _stage_layers(cases: Cases) -> Column:
@@ -142,37 +153,52 @@ def layer_activations(cases: Cases, stage_layers: Column, dense: Column, routed:
     value_bytes, tp = cases.width_bytes, cases.tp
     attention_share, space_share = shapes.mixer_shares(cases)
     residual_values = shapes.sublayer_count(cases) * cases.residual_tokens * cases.width  # inputs of norms
+    # A matrix needs its input for its own gradient or its adapter's, not if it is frozen without one.
+    all_trained = shapes.all_trained(cases) > 0
+    keeps_attention_input, keeps_mlp_input = (
+        np.where(all_trained | (rank > 0), 1.0, 0.0) for rank in (cases.adapters, cases.mlp_adapters)
+    )
     input_ratio = np.where(
         cases.low_precision > 0, 1 / value_bytes, 1.0
     )  # products save their inputs in the dtype they compute in
-    normed_values = shapes.sublayer_count(cases) * cases.residual_tokens * cases.width * input_ratio
+    kept_inputs = shapes.sublayer_count(cases) * (keeps_attention_input + keeps_mlp_input) / 2
+    normed_values = kept_inputs * cases.residual_tokens * cases.width * input_ratio
     tokens_per_tp = cases.tokens / tp
     key_channels = np.where(cases.kv_lora_rank > 0, cases.queries, cases.kv_heads * cases.head_dim)
     value_channels = np.where(cases.kv_lora_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
     latent_values = np.where(cases.kv_lora_rank > 0, cases.tokens * (cases.q_lora_rank + 2 * cases.kv_lora_rank), 0.0)
     attention_values = tokens_per_tp * (cases.queries + key_channels + value_channels + cases.values) + latent_values
     statistics = tokens_per_tp * cases.heads * _FLOAT32 / value_bytes  # a float32 log-sum-exp per token and head
-    down_input_ratio = np.where(cases.adapters > 0, 0.0, input_ratio)  # needed for the weight's gradient only
+    down_input_ratio = keeps_mlp_input * input_ratio
     mlp_values = tokens_per_tp * cases.ffn * (1 + cases.gated + down_input_ratio)
     routed_tokens = shapes.routed_tokens(cases)  # rows of all experts of a rank
     ffn = cases.moe_ffn_hidden_size / shapes.expert_divided(cases)
     expert_values = routed_tokens * (
-        shapes.expert_width(cases) * (1 + input_ratio) + ffn * (1 + cases.gated + down_input_ratio)
+        shapes.expert_width(cases) * (1 + down_input_ratio) + ffn * (1 + cases.gated + down_input_ratio)
     )
     expert_values = expert_values + tokens_per_tp * cases.shared_experts * cases.moe_ffn_hidden_size * (
         1 + cases.gated + down_input_ratio
     )
+    attention_adapter_values, mlp_adapter_values = (
+        _adapter_values(products)
+        for products in (shapes.attention_adapter_products(cases), shapes.mlp_adapter_products(cases))
+    )
     mixer_values = attention_share * (
-        attention_values + statistics + _score_values(cases)
+        attention_values + attention_adapter_values + statistics + _score_values(cases)
     ) + space_share * state_space.activations(cases)
     modulation_values = np.where(
         cases.modulation_vectors > 0, 4 * cases.tokens * cases.width, 0.0
     )  # two norms before scaling, two gates
     return value_bytes * (
         stage_layers * (residual_values + normed_values + mixer_values + modulation_values)
-        + dense * mlp_values
+        + dense * (mlp_values + mlp_adapter_values)
         + routed * expert_values
     )
+
+
+def _adapter_values(products: list[Product]) -> Column:
+    """Values that adapters keep between their two products, which alternate in `products`."""
+    return sum((product.rows * product.columns * product.count for product in products[::2]), np.zeros(1))
 
 
 def _score_values(cases: Cases) -> Column:
@@ -201,9 +227,10 @@ def _selective_activations(cases: Cases) -> Column:
 
 
 def _logit_bytes(cases: Cases) -> Column:
-    """Bytes at the larger of two peaks: the logits with a float32 copy, or their gradient with the head's own, which is
-    accumulated in float32."""
+    """Bytes at the larger of two peaks: the logits with a float32 copy, or their gradient with that of the head, if it
+    is trained, which is accumulated in float32."""
     logit_count = shapes.head_rows(cases) * cases.vocab / cases.tp
     loss_bytes = logit_count * (cases.width_bytes + _FLOAT32)
-    head_bytes = logit_count * cases.width_bytes + shapes.weights(cases).table * (cases.width_bytes + _FLOAT32)
+    trained_table = shapes.weights(cases).trained(cases).table
+    head_bytes = logit_count * cases.width_bytes + trained_table * (cases.width_bytes + _FLOAT32)
     return np.maximum(loss_bytes, head_bytes)

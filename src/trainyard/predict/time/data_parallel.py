@@ -15,6 +15,7 @@ import numpy as np
 from trainyard import words
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.fine_tuning import NF4_BYTES
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, offload, shapes
 from trainyard.predict.time.collective_time import RankGroup
@@ -47,6 +48,16 @@ def layer_weights(cases: Cases, trained: bool = False) -> tuple[Column, Column]:
     weights = shapes.weights(cases)
     weights = weights.trained(cases) if trained else weights
     return weights.shared + dense * weights.dense + routed * weights.routed, routed * weights.expert
+
+
+def gathered_bytes(cases: Cases) -> tuple[Column, Column]:
+    """(common, expert) bytes of the mean layer's weights as data parallelism gathers them: in the compute dtype, or
+    quantised."""
+    common, expert = layer_weights(cases)
+    matrices = shapes.quantised_weights(cases)
+    dense_layers, _ = shapes.layer_kinds(cases)
+    quantised = matrices.shared + matrices.dense * dense_layers / cases.layers
+    return common * cases.width_bytes - quantised * (cases.width_bytes - NF4_BYTES), expert * cases.width_bytes
 
 
 def expert_replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
@@ -106,19 +117,18 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
     shards, owners = collective_time.shards(cases, hardware), expert_replicas(cases, hardware)
     gathers = _gathers_per_micro_batch(cases)
 
-    def time_exchange(value_bytes: Column, trained: bool) -> Column:
-        """Seconds to gather or scatter a layer's weights (or gradients) of `value_bytes` each; 0 if that is not done
-        for every micro-batch. `trained`: count only parameters that are trained, as for gradients."""
-        common, expert = layer_weights(cases, trained)
-        collective = "reduce_scatter" if trained else "all_gather"
-        common_s = collective_time.gather(hardware, tuned, shards, common * value_bytes, collective)
+    def time_exchange(common_bytes: Column, expert_bytes: Column, collective: str) -> Column:
+        """Seconds to gather or scatter a layer's weights or gradients; 0 if that is not done for every micro-batch.
+        `collective`: as of `collective_time.gather`."""
+        common_s = collective_time.gather(hardware, tuned, shards, common_bytes, collective)
         expert_s = np.where(
-            cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert * value_bytes, collective), 0.0
+            cases.experts > 0, collective_time.gather(hardware, tuned, owners, expert_bytes, collective), 0.0
         )
         return np.where(gathers, common_s + expert_s, 0.0)
 
-    gathered_s = time_exchange(cases.width_bytes, trained=False)
-    scattered_s = time_exchange(cases.reduce_bytes, trained=True)
+    gathered_s = time_exchange(*gathered_bytes(cases), "all_gather")
+    common, expert = layer_weights(cases, trained=True)
+    scattered_s = time_exchange(common * cases.reduce_bytes, expert * cases.reduce_bytes, "reduce_scatter")
     regathered_s = np.where(cases.zero >= 3, gathered_s, 0.0)
     if not (cases.offload == offload.ALL).any():
         forward_gather = overlap(tuned, gathered_s, forward_s)

@@ -13,6 +13,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column
 from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.fine_tuning import NF4_BYTES
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, shapes, state_space
 from trainyard.predict.time.shapes import Product
@@ -30,6 +31,8 @@ _LEAST_SIZE = 1e-9
 """Dimension of an empty product, to avoid a division by 0."""
 _UNFUSED_KERNELS, _ROUTING_KERNELS, _LOSS_KERNELS = 4, 10, 8
 """Kernels of unfused attention, of routing tokens to experts and back, and of the loss with its gradient."""
+_SPLIT_ATTENTION_MATRICES = 4.0
+"""Matrices of attention that are quantised separately: of queries, keys, values and the output."""
 _PERMUTED_WIDTHS = 3.0
 """Values, in units of `width`, moved per routed token to permute it to its expert and back."""
 
@@ -119,6 +122,25 @@ def products(
     return forward, backward
 
 
+def _add_adapters(
+    hardware: RankHardware, tuned: Constants, frozen_s: tuple[Column, Column], adapters: list[Product]
+) -> tuple[Column, Column]:
+    """(forward, backward) seconds of frozen products, `frozen_s`, with their adapters, which compute in 16 bits."""
+    adapter_s = products(hardware, tuned, adapters, np.zeros(1), np.ones(1))
+    return frozen_s[0] + adapter_s[0], frozen_s[1] + adapter_s[1]
+
+
+def _dequantise_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
+    """Seconds to dequantise the matrices of the mean layer from NF4, before the products of one direction; bound by
+    memory. The products read the result again."""
+    dense_layers, _ = shapes.layer_kinds(cases)
+    matrices = shapes.quantised_weights(cases)
+    values = matrices.shared + matrices.dense * dense_layers / cases.layers
+    kernels = _SPLIT_ATTENTION_MATRICES + (2 + cases.gated)
+    traffic_s = values * (NF4_BYTES + cases.width_bytes) / (hardware.bandwidth * tuned.bandwidth)
+    return traffic_s + cases.quantised * kernels * tuned.kernel_s
+
+
 def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """(forward, backward) seconds of the attention kernel for a micro-batch; half of the scores are masked if attention
     is causal."""
@@ -191,14 +213,17 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     attention_share, space_share = shapes.mixer_shares(cases)
     is_low, trained = cases.low_precision, shapes.all_trained(cases)
     projection_s = products(hardware, tuned, shapes.attention_products(cases), is_low, trained)
-    if (cases.adapters > 0).any():
-        adapter_s = products(hardware, tuned, shapes.adapter_products(cases), np.zeros(1), np.ones(1))
-        projection_s = projection_s[0] + adapter_s[0], projection_s[1] + adapter_s[1]
     mlp_s = products(hardware, tuned, shapes.dense_products(cases), is_low, trained)
+    if (trained == 0).any():
+        projection_s = _add_adapters(hardware, tuned, projection_s, shapes.attention_adapter_products(cases))
+        mlp_s = _add_adapters(hardware, tuned, mlp_s, shapes.mlp_adapter_products(cases))
     adapter_slowdown = np.where(trained > 0, 1.0, tuned.adapted)
     attention_s = attention(cases, hardware, tuned)
     context_s = attention_share * _context_parallel_seconds(cases, hardware, tuned)
     elementwise_s = _elementwise_seconds(cases, hardware, tuned)
+    if (cases.quantised > 0).any():
+        dequantise_s = _dequantise_seconds(cases, hardware, tuned)
+        elementwise_s = elementwise_s[0] + dequantise_s, elementwise_s[1] + dequantise_s
     tensor_s = _tensor_parallel_seconds(cases, hardware, tuned)
     matmul = [
         adapter_slowdown * (attention_share * projection_s[direction] + dense_share * mlp_s[direction])

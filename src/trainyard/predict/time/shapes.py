@@ -122,21 +122,40 @@ def _space_vectors(cases: Cases) -> Column:
     return ((cases.ssm_conv_kernel + 1) * convolution_channels(cases) + head_parameters + inner) / cases.tp
 
 
-def adapter_products(cases: Cases) -> list[Product]:
-    """Products of LoRA adapters, down to their rank and up again, on the projections before and after attention."""
-    rank, tokens, tp = cases.adapters, cases.tokens, cases.tp
-    outputs = (cases.queries + cases.kv_heads * cases.head_dim + cases.values) / tp
+def attention_adapter_products(cases: Cases) -> list[Product]:
+    """Products of the LoRA adapters on the projections before and after attention."""
+    inputs = np.where(cases.split_adapters > 0, 3.0, 1.0)  # queries, keys and values, or all of them
+    outputs = (cases.heads + 2 * cases.kv_heads) * cases.head_dim
     return [
-        Product(tokens, rank, cases.width),
-        Product(tokens, outputs, rank),
-        Product(tokens, rank, cases.values / tp),
-        Product(tokens, cases.width, rank),
+        *_adapter_products(cases, cases.adapters, cases.width, outputs, inputs),
+        *_adapter_products(cases, cases.adapters, cases.values, cases.width),
+    ]
+
+
+def mlp_adapter_products(cases: Cases) -> list[Product]:
+    """Products of the LoRA adapters on the matrices of a dense MLP."""
+    parts = 1 + cases.gated  # up, and gate
+    inputs = np.where(cases.split_adapters > 0, parts, 1.0)
+    return [
+        *_adapter_products(cases, cases.mlp_adapters, cases.width, parts * cases.ffn, inputs),
+        *_adapter_products(cases, cases.mlp_adapters, cases.ffn, cases.width),
+    ]
+
+
+def _adapter_products(
+    cases: Cases, rank: Column, width_in: Column, width_out: Column, count: Column | float = 1.0
+) -> list[Product]:
+    """Products of `count` adapters of rank `rank` with the same `width_in` inputs, down to the rank and up again to
+    `width_out` outputs of all of them together; tp divides both matrices, as Megatron-Bridge does."""
+    return [
+        Product(cases.tokens, rank / cases.tp, width_in, count),
+        Product(cases.tokens, width_out / cases.tp, rank),
     ]
 
 
 def all_trained(cases: Cases) -> Column:
     """1 if all weights are trained, 0 if only adapters are."""
-    return np.where(cases.adapters > 0, 0.0, 1.0)
+    return np.where(cases.adapters + cases.mlp_adapters > 0, 0.0, 1.0)
 
 
 def _mlp_products(cases: Cases, ffn: Column, rows: Column, share: Column | float = 1.0) -> list[Product]:
@@ -218,10 +237,9 @@ class Weights(NamedTuple):
 
     def trained(self, cases: Cases) -> Weights:
         """The trained parameters among these: only the adapters, if there are any."""
-        attention_share, _ = mixer_shares(cases)
-        trained_share, adapter_weights = all_trained(cases), _sum_weights(adapter_products(cases)) * attention_share
+        trained_share, adapters = all_trained(cases), adapter_weights(cases)
         return Weights(
-            np.where(cases.adapters > 0, adapter_weights, self.shared), *(part * trained_share for part in self[1:])
+            *(trained_share * part + adapter for part, adapter in zip(self, adapters, strict=True)),
         )
 
 
@@ -238,6 +256,33 @@ def weights(cases: Cases) -> Weights:
         routed=_sum_weights(common_products),
         expert=_sum_weights(grouped),
         table=cases.vocab * cases.width / cases.tp,
+    )
+
+
+def adapter_weights(cases: Cases) -> Weights:
+    """Parameters of the LoRA adapters of the mean layer on a rank; 0 without adapters."""
+    attention_share, _ = mixer_shares(cases)
+    none = np.zeros(1)
+    return Weights(
+        shared=attention_share * _sum_weights(attention_adapter_products(cases)),
+        dense=_sum_weights(mlp_adapter_products(cases)),
+        routed=none,
+        expert=none,
+        table=none,
+    )
+
+
+def quantised_weights(cases: Cases) -> Weights:
+    """Parameters of the matrices that QLoRA keeps in NF4, on a rank: those of attention and of dense MLPs, not the
+    embedding and the head; 0 without quantisation."""
+    attention_share, _ = mixer_shares(cases)
+    none = np.zeros(1)
+    return Weights(
+        shared=cases.quantised * attention_share * _sum_weights(attention_products(cases)),
+        dense=cases.quantised * _sum_weights(dense_products(cases)),
+        routed=none,
+        expert=none,
+        table=none,
     )
 
 
