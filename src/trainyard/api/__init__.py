@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trainyard.api.check_parity import parity as parity
     from trainyard.api.compare_records import compare_numerics as compare_numerics
     from trainyard.api.compare_training_on_devices import compare_devices as compare_devices
+    from trainyard.api.fine_tune import FineTune as FineTune
     from trainyard.api.gate_losses import gate_convergence as gate_convergence
     from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
     from trainyard.api.gate_losses import store_golden_curves as store_golden_curves
@@ -96,6 +97,7 @@ _ELSEWHERE = {
     "compare_devices": "trainyard.api.compare_training_on_devices",
     "compare_numerics": "trainyard.api.compare_records",
     "critical_path": "trainyard.api.trace_modes",
+    "FineTune": "trainyard.api.fine_tune",
     "gate": "trainyard.api.gate_stored_runs",
     "gate_bisect": "trainyard.api.gate_revisions",
     "gate_convergence": "trainyard.api.gate_losses",
@@ -185,6 +187,7 @@ def plan(
     seq_len: int | None = None,
     tokens: float = 0.0,
     costs: RunCosts | None = None,
+    fine_tune: FineTune | None = None,
     fix: Sequence[str] = (),
     framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"] = "",
     front: bool = False,
@@ -197,9 +200,10 @@ def plan(
     TOML file; `h100:64,a100:128` for parts of a cluster. `devices`: number of accelerators; if None, those of the
     machine or of the configuration. `batch`: samples of a step over all devices. `seq_len`: tokens of a sequence.
     `tokens`: tokens or images of the whole training, for days, dollars, energy and scaling; `costs`: of its failures,
-    checkpoints and power cap, as in `RunCosts(mtbf_hours=30_000, power_cap=500)`. `fix`: only layouts with these
-    values, as `tp=8` or `dtype=float8`. `framework`: the framework that trains. `front`: compute the trade-off of time
-    and memory over all layouts, which takes seconds for the largest spaces.
+    checkpoints and power cap, as in `RunCosts(mtbf_hours=30_000, power_cap=500)`. `fine_tune`: fine-tune a model
+    instead, as in `FineTune(method="lora", lora_rank=32)`. `fix`: only layouts with these values, as `tp=8` or
+    `dtype=float8`. `framework`: the framework that trains; for adapters alone, DeepSpeed by default. `front`: compute
+    the trade-off of time and memory over all layouts, which takes seconds for the largest spaces.
 
     ```python
     plans = api.plan("llama3-70b", machine="h100", devices=512, batch=1024, seq_len=8192)
@@ -209,12 +213,13 @@ def plan(
     Raises `BadInput` for arguments or files that cannot be planned for, `BadJob` if no layout divides the model or
     fits.
     """
+    from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, plan_layouts
     from trainyard.api.run_costs import RunCosts
 
     options = PlanOptions(
         machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens,
-        costs=costs or RunCosts(), fix=fix, front=front,
+        costs=costs or RunCosts(), fine_tune=fine_tune or FineTune(), fix=fix, front=front,
     )  # fmt: skip
     return plan_layouts(None if model is None else os.fspath(model), framework, options)
 
@@ -229,6 +234,7 @@ def check_plan(
     seq_len: int | None = None,
     tokens: float = 0.0,
     costs: RunCosts | None = None,
+    fine_tune: FineTune | None = None,
     fix: Sequence[str] = (),
     front: bool = False,
 ) -> Plans:
@@ -246,12 +252,13 @@ def check_plan(
 
     Raises `BadInput` for arguments that contradict the file, `BadFile` for a file that is not a configuration.
     """
+    from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, check_configuration
     from trainyard.api.run_costs import RunCosts
 
     options = PlanOptions(
         machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens,
-        costs=costs or RunCosts(), fix=fix, front=front,
+        costs=costs or RunCosts(), fine_tune=fine_tune or FineTune(), fix=fix, front=front,
     )  # fmt: skip
     return check_configuration(os.fspath(file), None if model is None else os.fspath(model), options)
 

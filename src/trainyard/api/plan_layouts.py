@@ -11,6 +11,7 @@ import msgspec
 
 from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
+from trainyard.api.fine_tune import FineTune, read_fine_tuning
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
 from trainyard.api.run_costs import RunCosts, read_budget
@@ -20,8 +21,9 @@ from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.communication.data_parallel_collectives import predict_collectives
 from trainyard.predict.economics.training_budget import TrainingBudget
-from trainyard.predict.inputs import constant_sets
+from trainyard.predict.inputs import adapter_support, constant_sets
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
+from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import AXES, PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
@@ -54,6 +56,7 @@ class PlanOptions:
     tokens: float = 0.0
     costs: RunCosts = field(default_factory=RunCosts)
     fix: Sequence[str] = ()
+    fine_tune: FineTune = field(default_factory=FineTune)
     front: bool = False
     scaling: bool = True
     progress: Callable[[str], AbstractContextManager[object]] = nullcontext
@@ -68,6 +71,12 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     if "," not in options.machine:
         return plan_on(load_machine(options.machine) if options.machine else None, model, framework, options)
     request = read_request(model, None, options.devices, options.seq_len)
+    fine_tuning = read_fine_tuning(options.fine_tune, request.model)
+    if fine_tuning and fine_tuning.trains_adapters:
+        raise BadInput(
+            f"--fine-tune {fine_tuning.method} on {options.machine}: adapters are predicted for machines of one kind.",
+            "Pass one machine, or --fine-tune sft.",
+        )
     default_framework = "megatron" if request.framework == "trainyard" else request.framework
     planner_input = _planner_input(request, machine=None, options=options)
     framework = framework or default_framework
@@ -77,7 +86,8 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
         plans,
         ignored_settings=request.passed,
         differing_settings=request.otherwise,
-        notes=(*plans.notes, *notes),
+        notes=(*plans.notes, *notes, *_fine_tuning_notes(fine_tuning)),
+        fine_tuning=fine_tuning,
     )
 
 
@@ -143,8 +153,12 @@ def _search(
     """Plans on one kind of device, as ordered in `Plans`. `wanted`: the model, the batch and the axes that are fixed;
     `request`: what the user named, a model or a configuration; `framework`: empty for that of `request`; `check`: the
     configuration's own job comes first, and with our own framework its peak memory is measured in a simulated run."""
-    framework = framework or request.framework
-    runner, budget, notes = FRAMEWORKS[framework], read_budget(options.tokens, options.costs), []
+    fine_tuning = read_fine_tuning(options.fine_tune, request.model)
+    replaces_runner = bool(fine_tuning and fine_tuning.trains_adapters) and not check
+    own_framework = adapter_support.DEFAULT if replaces_runner and request.framework == "trainyard" else ""
+    notes = _fine_tuning_notes(fine_tuning, is_replaced=bool(own_framework and not framework))
+    framework = framework or own_framework or request.framework
+    runner, budget = adapter_support.fine_tuned(framework, fine_tuning), read_budget(options.tokens, options.costs)
     configured_cost = _cost_configuration(request, machine, runner, budget) if check and request.job else None
     refuses = _refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
@@ -180,7 +194,7 @@ def _search(
         result, machine, devices=wanted.devices // machine.device.ranks, budget=budget, scaling=other_device_counts,
         as_configured=configured_cost is not None, exact_bytes=allocated_bytes, ignored_settings=request.passed,
         differing_settings=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
-        notes=tuple(notes), collectives=collectives,
+        notes=tuple(notes), collectives=collectives, fine_tuning=fine_tuning,
     )  # fmt: skip
 
 
@@ -225,6 +239,22 @@ def _vocabulary_notes(model: Model | VisionModel, job: Job, runner: Framework) -
         return []
     note = runner.keeps.vocabulary.describe(model.vocab, job.layout.tp, runner.display_name)
     return [note] if note else []
+
+
+def _fine_tuning_notes(settings: FineTuning | None, is_replaced: bool = False) -> list[str]:
+    """Sentences on what a prediction of a fine-tuning leaves out, and on the framework that it is for if our own runner
+    is replaced (`is_replaced`)."""
+    if settings is None:
+        return []
+    notes = []
+    if settings.padding is None:
+        notes.append("All tokens of a sequence are counted. If some are padding, pass their share: --padding 0.2.")
+    if is_replaced:
+        notes.append(
+            "trainyard's own runner does not train adapters: the layouts are for DeepSpeed with Hugging Face PEFT."
+            + " For Megatron-Bridge, pass --for megatron." * (settings.method == "lora")
+        )
+    return notes
 
 
 def _shortages(best: LayoutCost, machine: Machine) -> list[str]:

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FULL, JSON, MACHINE, OUT, SEQ_LEN, TOKENS, run_costs
+from trainyard.cli.plan.plan_options import (
+    BATCH,
+    DEVICES,
+    FIX,
+    FULL,
+    JSON,
+    MACHINE,
+    OUT,
+    SEQ_LEN,
+    TOKENS,
+    fine_tuning,
+    run_costs,
+)
 from trainyard.cli.support.pipes import InputFile
 
 
@@ -20,6 +33,7 @@ from trainyard.cli.support.pipes import InputFile
 @SEQ_LEN
 @TOKENS
 @run_costs
+@fine_tuning
 @FIX
 @OUT
 @FULL
@@ -27,7 +41,8 @@ from trainyard.cli.support.pipes import InputFile
 def command(
     file: str, model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None,
     tokens: float, fix: tuple[str, ...], out: Path | None, full: bool, as_json: bool,
-    **costs: float | None,
+    fine_tune: Literal["sft", "lora", "qlora"] | None, lora_rank: int | None,
+    lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None, **costs: float | None,
 ) -> None:  # fmt: skip
     """Predict the configuration FILE as it is, and the fastest layouts for the same work.
 
@@ -35,6 +50,7 @@ def command(
     DeepSpeed file names no model: trainyard plan check ds_config.json --model llama3-8b --devices 64 --seq-len 8192.
     The memory of a job file is also counted by a simulated run.
     """
+    from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, check_configuration
     from trainyard.api.run_costs import RunCosts
     from trainyard.cli.plan.print_plans import print_plans
@@ -42,6 +58,9 @@ def command(
 
     options = PlanOptions(
         machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
+        fine_tune=FineTune(
+            method=fine_tune or "", lora_rank=lora_rank, lora_targets=lora_targets, padding=padding
+        ),
         front=as_json, scaling=full or as_json, progress=busy,
     )  # fmt: skip
     print_plans(check_configuration(file, model, options), out, full, as_json)

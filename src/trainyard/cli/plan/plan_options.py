@@ -36,12 +36,28 @@ _COSTS = (
     click.option("--power-cap", type=float, metavar="WATTS",
                  help="Power limit of each device: bounds its effect on days, dollars and energy."),
 )  # fmt: skip
+_FINE_TUNING = (
+    click.option("--fine-tune", type=click.Choice(["sft", "lora", "qlora"]),
+                 help="Fine-tune: all weights (sft), adapters (lora), or adapters of 4-bit weights (qlora)."),
+    click.option("--lora-rank", type=int, metavar="N", help="Rank of the adapters; default: 16."),
+    click.option("--lora-targets", type=click.Choice(["all", "attention", "mlp"]),
+                 help="Matrices of a layer with adapters; default: all."),
+    click.option("--padding", type=float, metavar="SHARE",
+                 help="Share of the tokens that are padding, from 0 to 1, with --fine-tune."),
+)  # fmt: skip
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
 def run_costs(command: _Command) -> _Command:
     """Adds the options of `RunCosts`, each under the name of its field."""
     for option in reversed(_COSTS):
+        command = option(command)
+    return command
+
+
+def fine_tuning(command: _Command) -> _Command:
+    """Adds the options of `FineTune`."""
+    for option in reversed(_FINE_TUNING):
         command = option(command)
     return command
 

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import click
 
-from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FRAMEWORK, FULL, JSON, OUT, SEQ_LEN, TOKENS, run_costs
+from trainyard.cli.plan.plan_options import (
+    BATCH,
+    DEVICES,
+    FIX,
+    FRAMEWORK,
+    FULL,
+    JSON,
+    OUT,
+    SEQ_LEN,
+    TOKENS,
+    fine_tuning,
+    run_costs,
+)
 from trainyard.cli.support.pipes import InputFile
 
 
@@ -19,6 +32,7 @@ from trainyard.cli.support.pipes import InputFile
 @SEQ_LEN
 @TOKENS
 @run_costs
+@fine_tuning
 @FIX
 @FRAMEWORK
 @OUT
@@ -27,7 +41,8 @@ from trainyard.cli.support.pipes import InputFile
 def command(
     model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
     fix: tuple[str, ...], framework: str, out: Path | None, full: bool, as_json: bool,
-    **costs: float | None,
+    fine_tune: Literal["sft", "lora", "qlora"] | None, lora_rank: int | None,
+    lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None, **costs: float | None,
 ) -> None:  # fmt: skip
     """Find the fastest layouts of MODEL that fit on the devices, with time, memory, days and dollars.
 
@@ -35,6 +50,7 @@ def command(
     own model and batch: a job file, a torchtitan TOML file or Megatron arguments. Every layout that divides devices,
     heads, layers and batch is searched.
     """
+    from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, plan_layouts
     from trainyard.api.run_costs import RunCosts
     from trainyard.cli.plan.print_plans import print_plans
@@ -42,6 +58,9 @@ def command(
 
     options = PlanOptions(
         machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
+        fine_tune=FineTune(
+            method=fine_tune or "", lora_rank=lora_rank, lora_targets=lora_targets, padding=padding
+        ),
         front=as_json, scaling=full or as_json, progress=busy,
     )  # fmt: skip
     print_plans(plan_layouts(model, framework, options), out, full, as_json)

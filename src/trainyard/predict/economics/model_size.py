@@ -22,8 +22,9 @@ from trainyard.predict.time.shapes import Weights
 
 class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
     """`parameters`: of the whole model; `active_parameters`: those that a token uses, fewer with experts;
-    `trained_parameters`: those of adapters, None if all parameters are trained. `flops_per_token`: model FLOPs of a training step, forward and backward without recomputation, per token of a
-    sequence of the step's length (per image for models of images)."""
+    `trained_parameters`: those of adapters, None if all parameters are trained. `flops_per_token`: model FLOPs of a
+    training step, forward and backward without recomputation, per token of a sequence of the step's length (per image
+    for models of images)."""
 
     parameters: int
     active_parameters: int

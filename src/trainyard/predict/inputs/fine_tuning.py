@@ -39,7 +39,8 @@ class FineTuning(msgspec.Struct, frozen=True, kw_only=True):
         """Raises `BadInput` if the model cannot be predicted with these settings."""
         if not isinstance(model, Model):
             raise BadInput(
-                f"--fine-tune {self.method}, but {model.name} is a vision model; fine-tuning is predicted for decoders.",
+                f"--fine-tune {self.method}, but {model.name} is not a decoder, and only fine-tuning of decoders is "
+                "predicted.",
                 "Leave out --fine-tune, or pass a decoder (trainyard plan list models).",
             )
         if not self.trains_adapters:

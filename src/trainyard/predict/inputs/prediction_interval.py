@@ -118,7 +118,13 @@ def kind_of(case: Cases) -> str:
         return "hybrid"
     if float(case.lead_parameters[0]):
         return "pictures"
-    return "adapters" if float(case.adapters[0] + case.mlp_adapters[0]) else "experts" if float(case.experts[0]) else "dense"
+    return (
+        "adapters"
+        if float(case.adapters[0] + case.mlp_adapters[0])
+        else "experts"
+        if float(case.experts[0])
+        else "dense"
+    )
 
 
 @cache

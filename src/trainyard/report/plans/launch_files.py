@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from trainyard.errors import BadInput
 from trainyard.predict.configs.uneven_stages import WRITERS
-from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.adapter_support import fine_tuned
 from trainyard.report.plans import hetero_tables, plan_tables
 from trainyard.report.plans.plans_file import Plans
 
@@ -30,7 +30,7 @@ def launch_file(plans: Plans) -> LaunchFile:
     planned = plans.choices[plans.as_configured :]
     if not planned:
         raise BadInput("--out writes the recommended layout, and no layout fits.", "Leave out --out.")
-    job, runner = planned[0].plan.job, FRAMEWORKS[plans.framework]
+    job, runner = planned[0].plan.job, fine_tuned(plans.framework, plans.fine_tuning)
     text = runner.write_config(job)
     if plans.heterogeneous is None:
         layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)

@@ -36,7 +36,17 @@ def model_line(plans: Plans) -> str:
     active = size.active_parameters
     of_experts = f" ({_billions(active)} active per {unit})" if active < size.parameters else ""
     flops = show_rate(size.flops_per_token, "FLOPs")
-    return f"{_billions(size.parameters)} parameters{of_experts}, {flops} per {unit} (forward and backward)."
+    trained = f"{_trained(plans)}, " if plans.fine_tuning else ""
+    return f"{_billions(size.parameters)} parameters{of_experts}, {trained}{flops} per {unit} (forward and backward)."
+
+
+def padding_line(plans: Plans) -> str:
+    """The throughput without padding, in a sentence; empty if the share of padding is unknown."""
+    settings, bill = plans.fine_tuning, plans.best.bill
+    if settings is None or settings.padding is None:
+        return ""
+    useful = (1 - settings.padding) * bill.tokens_per_s / plans.devices
+    return f"{100 * settings.padding:.3g} % of these tokens are padding: {useful:,.0f} others/s/device."
 
 
 def interval_line(plans: Plans) -> str:
@@ -64,6 +74,20 @@ def summary(plans: Plans) -> tuple[Table, ...]:
         alternatives = budget_summary.alternatives(_layouts(plans))
         return (alternatives,) if alternatives.rows else ()
     return (_layouts(plans), _ledger(plans), _memory(plans))
+
+
+def _trained(plans: Plans) -> str:
+    """The share of parameters that a fine-tuning trains, with the adapters."""
+    settings, size = plans.fine_tuning, plans.model
+    if settings is None or size is None or size.trained_parameters is None:
+        return "all of them trained"
+    matrices = {"all": "all matrices", "attention": "attention", "mlp": "the MLP"}[settings.targets]
+    frozen = ", the others in NF4" * (settings.method == "qlora")
+    share = 100 * size.trained_parameters / size.parameters
+    return (
+        f"{share:.2g} % of them trained ({_billions(size.trained_parameters)}: adapters of rank {settings.rank} on "
+        f"{matrices}{frozen})"
+    )
 
 
 def _billions(count: int) -> str:

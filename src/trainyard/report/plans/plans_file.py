@@ -19,7 +19,9 @@ from trainyard.predict.economics.model_size import ModelSize, measure_model
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.hetero.pipeline_step import HeteroStage
+from trainyard.predict.inputs import adapter_support
 from trainyard.predict.inputs.constant_sets import ConstantSet
+from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.search import points
 from trainyard.predict.search.device_scaling import DeviceScaling
 from trainyard.predict.search.layout_ratio import StepRatio
@@ -121,6 +123,8 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     no_baseline: str = ""
     notes: tuple[str, ...] = ()
     """What limits these plans, as a configuration that does not fit."""
+    fine_tuning: FineTuning | None = None
+    """The fine-tuning that is planned for; None for pre-training."""
 
     def __post_init__(self) -> None:
         """Raises `BadInput` for a document with no plans, with stages that do not match them, or impossible sizes."""
@@ -179,7 +183,7 @@ def from_search(
     scaling: DeviceScaling | None = None,
     as_configured: bool = False, exact_bytes: dict[int, int] | None = None, ignored_settings: tuple[str, ...] = (),
     differing_settings: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
-    collectives: tuple[Collective, ...] = (),
+    collectives: tuple[Collective, ...] = (), fine_tuning: FineTuning | None = None,
 ) -> Plans:  # fmt: skip
     """The document of a search's result. `devices`: as counted in the machine file;
     `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and batch.
@@ -191,7 +195,9 @@ def from_search(
         devices=devices,
         memory_bytes=machine.rank_memory,
         ranks_per_device=machine.device.ranks,
-        model=measure_model(result.choices[0].plan.job),
+        model=measure_model(
+            result.choices[0].plan.job, adapter_support.fine_tuned(framework, fine_tuning).keeps.adapters
+        ),
         tokens=budget.tokens,
         searched=result.searched,
         fit_in_memory=result.fitting,
@@ -223,6 +229,7 @@ def from_search(
         framework=framework,
         step=step,
         notes=notes,
+        fine_tuning=fine_tuning,
     )
 
 
