@@ -84,7 +84,7 @@ def _print_head(plans: Plans, screen: Console) -> None:
 
     lines = (
         f"{plans.step}.", plan_summary.model_line(plans), plan_summary.headline(plans),
-        plan_summary.padding_line(plans), *plan_summary.budget_lines(plans), plan_summary.interval_line(plans),
+        *plan_summary.budget_lines(plans), plan_summary.interval_line(plans),
     )  # fmt: skip
     for line in lines:
         if line:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.plan import Plan
+from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
 from trainyard.report.plans import budget_summary, hetero_tables, tied_layouts
 from trainyard.report.plans import plan_tables as tables
@@ -13,8 +14,9 @@ from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import show_rate
 
-_LAYOUTS, _LAYOUTS_WITH_DAYS, _MIXED_LAYOUTS = 5, 4, 3
-"""Rows of the table of layouts; a layout takes two lines of 80 columns, three with days, four with its parts."""
+_LAYOUTS, _LAYOUTS_WITH_DAYS, _FEWEST_LAYOUTS = 5, 4, 3
+"""Rows of the table of layouts. A layout takes two lines of 80 columns, three with days, four with its parts; adapters
+take two more lines above."""
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
 
@@ -36,17 +38,8 @@ def model_line(plans: Plans) -> str:
     active = size.active_parameters
     of_experts = f" ({_billions(active)} active per {unit})" if active < size.parameters else ""
     flops = show_rate(size.flops_per_token, "FLOPs")
-    trained = f"{_trained(plans)}, " if plans.fine_tuning else ""
-    return f"{_billions(size.parameters)} parameters{of_experts}, {trained}{flops} per {unit} (forward and backward)."
-
-
-def padding_line(plans: Plans) -> str:
-    """The throughput without padding, in a sentence; empty if the share of padding is unknown."""
-    settings, bill = plans.fine_tuning, plans.best.bill
-    if settings is None or settings.padding is None:
-        return ""
-    useful = (1 - settings.padding) * bill.tokens_per_s / plans.devices
-    return f"{100 * settings.padding:.3g} % of these tokens are padding: {useful:,.0f} others/s/device."
+    parameters = f"{_billions(size.parameters)} parameters{of_experts}{_trained(plans)}"
+    return f"{parameters}, {flops} per {unit} (forward and backward)."
 
 
 def interval_line(plans: Plans) -> str:
@@ -77,15 +70,15 @@ def summary(plans: Plans) -> tuple[Table, ...]:
 
 
 def _trained(plans: Plans) -> str:
-    """The share of parameters that a fine-tuning trains, with the adapters."""
+    """The share of parameters that are trained, with the adapters; empty if all are."""
     settings, size = plans.fine_tuning, plans.model
     if settings is None or size is None or size.trained_parameters is None:
-        return "all of them trained"
+        return ""
     matrices = {"all": "all matrices", "attention": "attention", "mlp": "the MLP"}[settings.targets]
     frozen = ", the others in NF4" * (settings.method == "qlora")
     share = 100 * size.trained_parameters / size.parameters
     return (
-        f"{share:.2g} % of them trained ({_billions(size.trained_parameters)}: adapters of rank {settings.rank} on "
+        f", {share:.2g} % of them trained ({_billions(size.trained_parameters)}: adapters of rank {settings.rank} on "
         f"{matrices}{frozen})"
     )
 
@@ -140,8 +133,17 @@ def _figures(plans: Plans, record: PlanRecord) -> str:
     return (
         f"Predicted step: {plan.ledger.wall_ns / unit_ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / unit_ns:,.2f} to "
         f"{plan.high / unit_ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
-        f"{tables.unit_of(plan.job)}/s/device, MFU {_rounded(100 * bill.mfu)} %{of_peak}, {memory}."
+        f"{tables.unit_of(plan.job)}/s/device{_without_padding(plans, bill)}, "
+        f"MFU {_rounded(100 * bill.mfu)} %{of_peak}, {memory}."
     )
+
+
+def _without_padding(plans: Plans, bill: Bill) -> str:
+    """The throughput per device without padding, in parentheses; empty if the share of padding is unknown."""
+    if plans.fine_tuning is None or plans.fine_tuning.padding is None:
+        return ""
+    padding = plans.fine_tuning.padding
+    return f" ({(1 - padding) * bill.tokens_per_s / plans.devices:,.0f} excluding {100 * padding:.3g} % padding)"
 
 
 def _rounded(amount: float) -> str:
@@ -168,7 +170,8 @@ def _fastest(plans: Plans) -> str:
 def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
-    max_rows = _MIXED_LAYOUTS if plans.heterogeneous else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
+    fewest = plans.heterogeneous or plans.fine_tuning
+    max_rows = _FEWEST_LAYOUTS if fewest else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
     for index in _shown_rows(plans, max_rows):
         record = plans.choices[index]
