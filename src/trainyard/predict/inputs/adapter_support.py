@@ -1,4 +1,4 @@
-"""What each framework supports if only adapters are trained: DeepSpeed with Hugging Face PEFT, and Megatron-Bridge.
+"""Frameworks that train adapters: DeepSpeed with Hugging Face PEFT, and Megatron-Bridge.
 
 trainyard's own runner does not train adapters, nor does torchtitan 0.2.2 (pytorch/torchtitan#2515).
 """
@@ -91,7 +91,7 @@ def _modules(settings: FineTuning, names: dict[str, tuple[str, ...]]) -> str:
 
 
 def _peft_notes(settings: FineTuning) -> tuple[str, ...]:
-    """What the training script has to set, with the names of Hugging Face PEFT 0.18 for models of the Llama family."""
+    """Settings of the training script, with the names of Hugging Face PEFT 0.18 for models of the Llama family."""
     adapters = (
         f"Adapters: the script wraps the model in get_peft_model with LoraConfig(r={settings.rank}), target_modules "
         f"{_modules(settings, _PEFT_MODULES)}, lora_dropout 0. All other weights are frozen."
@@ -107,7 +107,7 @@ def _peft_notes(settings: FineTuning) -> tuple[str, ...]:
 
 
 def _bridge_notes(settings: FineTuning) -> tuple[str, ...]:
-    """What a recipe of Megatron-Bridge has to set."""
+    """Settings of a recipe of Megatron-Bridge."""
     return (
         "Adapters: pretrain_gpt.py does not train them. Set the sizes of this file in a recipe of Megatron-Bridge with "
         f"megatron.bridge.peft.lora.LoRA(dim={settings.rank}), target_modules {_modules(settings, _MEGATRON_MODULES)}.",
