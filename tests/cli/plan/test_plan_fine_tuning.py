@@ -12,6 +12,7 @@ from tests.cli import one_screen
 from tests.refused import code_of, missing_values
 from trainyard import api
 from trainyard.cli.main import answer
+from trainyard.report.plans.plans_view import view_of_plans
 
 CLUSTER = ("--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "4096")
 
@@ -151,3 +152,4 @@ def test_library_plans_attention_adapters_of_experts_models() -> None:
     assert plans.model is not None
     assert plans.model.trained_parameters == 32 * 16 * (2 * 8192 + 2 * (4096 + 1024))
     assert not plans.best.plan.calibrated
+    assert "fine-tuning lora, rank 16, attention" in view_of_plans(plans).chips

@@ -35,6 +35,11 @@ class FineTuning(msgspec.Struct, frozen=True, kw_only=True):
         """Whether only adapters are trained."""
         return self.method != "sft"
 
+    @property
+    def label(self) -> str:
+        """A short description: `sft`, or `lora, rank 16, all`."""
+        return f"{self.method}, rank {self.rank}, {self.targets}" if self.trains_adapters else self.method
+
     def check(self, model: Model | VisionModel) -> None:
         """Raises `BadInput` if the model cannot be predicted with these settings."""
         if not isinstance(model, Model):

@@ -12,7 +12,7 @@ from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Cell, Column, Table
-from trainyard.units import show_rate
+from trainyard.units import counted, show_rate
 
 _LAYOUTS, _LAYOUTS_WITH_DAYS, _FEWEST_LAYOUTS = 5, 4, 3
 """Rows of the table of layouts. A layout takes two lines of 80 columns, three with days, four with its parts; adapters
@@ -94,7 +94,7 @@ def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
         return (NextStep("--full", "all layouts, accounts, memory, scaling, and the source of each cost"),)
     extra = ["every account and part of memory"]
     extra += ["the stages, and each kind of device alone"] if plans.heterogeneous else []
-    steps = [NextStep("--full", f"{len(plans.choices)} layouts, {', '.join(extra)}")]
+    steps = [NextStep("--full", f"{counted(len(plans.choices), 'layout')}, {', '.join(extra)}")]
     if plans.choices[plans.as_configured :]:
         steps.append(NextStep("--out FILE", "write the launch configuration of the recommended layout"))
     if plans.as_configured:

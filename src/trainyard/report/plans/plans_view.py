@@ -43,7 +43,11 @@ def view_of_plans(plans: Plans) -> View:
     return View(
         title=_title(plans),
         subtitle=f"{'' if plans.as_configured else 'recommended: '}{recipe} · {batch}",
-        chips=(f"machine {plans.machine}", f"constants {plans.constants.name}"),
+        chips=(
+            f"machine {plans.machine}",
+            f"constants {plans.constants.name}",
+            *((f"fine-tuning {plans.fine_tuning.label}",) if plans.fine_tuning else ()),
+        ),
         figures=tuple(_figures(plans)),
         wall_ns=ledger.wall_ns,
         bars=_bars(plans),
