@@ -19,7 +19,8 @@ class FineTune:
 
     `method`: `sft` (all weights), `lora` (adapters only) or `qlora` (adapters, with the layers' matrices in NF4).
     `lora_rank`: of the adapters, 16 by default. `lora_targets`: the matrices with adapters: `attention`, `mlp`, or
-    `all` of a layer (default). `padding`: share of the tokens that are padding; without it padding is not counted."""
+    `all` of a layer (default). `padding`: share of the tokens that are padding, from which the
+    throughput without padding follows."""
 
     method: Literal["", "sft", "lora", "qlora"] = ""
     lora_rank: int | None = None

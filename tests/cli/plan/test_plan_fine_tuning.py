@@ -12,6 +12,7 @@ from tests.cli import one_screen
 from tests.refused import code_of, missing_values
 from trainyard import api
 from trainyard.cli.main import answer
+from trainyard.errors import UnknownName
 from trainyard.report.plans.plans_view import view_of_plans
 
 CLUSTER = ("--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "4096")
@@ -144,6 +145,13 @@ def test_adapters_are_not_predicted_on_a_mixed_cluster(capsys: pytest.CaptureFix
 def test_our_own_configuration_cannot_be_checked_with_adapters(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["plan", "check", "examples/tiny.toml", "--machine", "h100", "--fine-tune", "lora"]) == 2
     assert missing_values(capsys.readouterr().err, "trainyard run", "--for deepspeed") == []
+
+
+def test_library_refuses_unknown_names() -> None:
+    for name, value in (("method", "dora"), ("lora_targets", "head")):
+        tuning = api.FineTune(**{"method": "lora", name: value})  # type: ignore[arg-type]
+        with pytest.raises(UnknownName, match=value):
+            api.plan("llama3-8b", machine="h100", devices=8, batch=64, seq_len=4096, fine_tune=tuning)
 
 
 def test_library_plans_attention_adapters_of_experts_models() -> None:
