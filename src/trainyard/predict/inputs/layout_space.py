@@ -188,7 +188,6 @@ def _enumerate_axes(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, 
     pp_values = _filter_fixed(wanted, "pp", [pp for pp in range(1, max_pp + 1) if wanted.devices % pp == 0])
     experts = model.experts if isinstance(model, Model) else 0
     ep_values = _filter_fixed(wanted, "ep", divisors(experts) if experts else [1])
-    # A shard group is a single rank, the ranks of dp in one node, or all of dp.
     for tp, pp in product(tp_values, pp_values):
         if wanted.devices % (tp * pp):
             continue
@@ -198,13 +197,17 @@ def _enumerate_axes(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, 
             dp = ranks // cp
             if wanted.samples % dp:
                 continue
-            shards = [
-                shard
-                for shard in divisors(dp)
-                if shard in (1, dp) or shard == wanted.per_node // min(tp * cp, wanted.per_node)
-            ]
-            for shard, ep in product(_filter_fixed(wanted, "dp_shard", shards), ep_values_here):
+            for shard, ep in product(_shard_sizes(wanted, dp, tp * cp), ep_values_here):
                 yield dp // shard, shard, tp, cp, pp, ep
+
+
+def _shard_sizes(wanted: PlannerInput, dp: int, inner: int) -> list[int]:
+    """The numbers of ranks over which weights are sharded: one, those of `dp` in one node, or all of `dp`; any divisor
+    if the user fixes `dp_shard` or `dp_replicate`. `inner`: ranks of the axes inside of data parallelism."""
+    fixed_shard, fixed_replicate = (wanted.fixed.get(axis) for axis in ("dp_shard", "dp_replicate"))
+    if fixed_shard is None and fixed_replicate is None:
+        return [size for size in divisors(dp) if size in (1, dp, wanted.per_node // min(inner, wanted.per_node))]
+    return [size for size in divisors(dp) if fixed_shard in (None, size) and fixed_replicate in (None, dp // size)]
 
 
 def _enumerate_pipelines(

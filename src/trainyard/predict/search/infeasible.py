@@ -67,7 +67,7 @@ def explain_indivisible(
                 f"seq_len {wanted.seq_len:,} % (2 x cp {value}) = {wanted.seq_len % (2 * value)}: each rank needs an "
                 "early and a late part of the sequence."
             )
-        if axis == "cp" and wanted.devices % value:
+        if axis in ("cp", "dp_replicate", "dp_shard") and wanted.devices % value:
             return message, f"{wanted.devices:,} {unit} % {axis} {value} = {wanted.devices % value}."
         if axis == "pp" and wanted.devices % value:
             return message, f"{wanted.devices:,} {unit} % pp {value} = {wanted.devices % value}."
