@@ -39,8 +39,8 @@ def wanted(model: Model, on: Machine, devices: int, samples: int) -> PlannerInpu
     return PlannerInput(model=model, devices=ranks, per_node=on.ranks_per_node, samples=samples, seq_len=2048)
 
 
-def seconds_per_sample(request: PlannerInput, on: Machine, framework: str) -> float:
-    """Of the fastest layout; infinite if none fits."""
+def ns_per_sample(request: PlannerInput, on: Machine, framework: str) -> float:
+    """Step time of the fastest layout in ns over samples; infinite if none fits."""
     try:
         point = fastest(request, on, FRAMEWORKS[framework], NO_BUDGET, lambda _: None).point
     except BadJob:
@@ -73,8 +73,8 @@ def test_better_hardware_is_never_slower(
 ) -> None:
     known = machine.load(name)
     request = wanted(model, known, 16, 64)
-    before = seconds_per_sample(request, known, framework)
-    assert seconds_per_sample(request, improve(known, factor), framework) <= before * TOLERANCE
+    before = ns_per_sample(request, known, framework)
+    assert ns_per_sample(request, improve(known, factor), framework) <= before * TOLERANCE
 
 
 @settings(max_examples=60, deadline=None)
@@ -82,7 +82,7 @@ def test_better_hardware_is_never_slower(
 def test_more_devices_train_more_samples_per_second(model: Model, name: str, framework: str) -> None:
     known = machine.load(name)
     times = [
-        seconds_per_sample(wanted(model, known, devices, 8 * devices), known, framework) for devices in (8, 16, 32)
+        ns_per_sample(wanted(model, known, devices, 8 * devices), known, framework) for devices in (8, 16, 32)
     ]
     for fewer, more in pairwise(times):
         assert more <= fewer * TOLERANCE
