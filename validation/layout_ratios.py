@@ -103,15 +103,17 @@ def _pairs(chosen: Sequence[Row]) -> Iterator[Pair]:
 
 
 def fit_spread(sources: Sequence[Sequence[Pair]]) -> float:
-    """The least spread with which 80 % of the pairs are covered; all sources with enough pairs have the same weight."""
+    """The least spread with which 80 % of the pairs are covered in each source that has enough of them. Sources differ,
+    and there are too few to estimate by how much, so that the one with the largest errors decides."""
     large = [pairs for pairs in sources if len(pairs) >= ENOUGH]
-    needed = np.concatenate(
-        [[layout_ratio.needed_spread(pair.error, pair.distance) for pair in pairs] for pairs in large]
+    return max(
+        float(
+            np.quantile(
+                [layout_ratio.needed_spread(pair.error, pair.distance) for pair in pairs], COVERED, method="higher"
+            )
+        )
+        for pairs in large
     )
-    weights = np.concatenate([np.full(len(pairs), 1 / len(pairs)) for pairs in large])
-    order = np.argsort(needed)
-    at = np.searchsorted(np.cumsum(weights[order]), COVERED * len(large) - 1e-9)
-    return float(needed[order][at])
 
 
 def _order_right(pairs: Sequence[Pair]) -> Cell:

@@ -27,9 +27,9 @@ def test_spread_of_drawn_pairs_is_recovered() -> None:
     assert fit_spread([drawn_pairs(0.05, 4000)]) == pytest.approx(0.05, rel=0.05)
 
 
-def test_sources_have_the_same_weight() -> None:
+def test_source_with_the_largest_errors_decides() -> None:
     few, many = drawn_pairs(0.05, ENOUGH * 10), drawn_pairs(0.2, 4000)
-    assert 0.05 < fit_spread([few, many]) < 0.16
+    assert fit_spread([few, many]) == fit_spread([many]) > fit_spread([few])
     assert fit_spread([few, many[: ENOUGH - 1]]) == fit_spread([few]), "too few pairs of the second source"
 
 
@@ -61,7 +61,7 @@ def test_rows_of_different_batches_or_models_are_not_pairs() -> None:
 def test_spread_covers_the_published_pairs() -> None:
     every = [row for path in (fit.PUBLISHED, MEGATRON) for row in fit.usable(rows.read(path))]
     pairs = pairs_by_source(every)
-    assert 0.7 * SPREAD < fit_spread(list(pairs.values())) <= SPREAD
+    assert 0.9 * SPREAD < fit_spread(list(pairs.values())) <= SPREAD * 1.001
     *sources, all_pairs = table(pairs).rows
     assert len(sources) == len(pairs) >= 4
     order_if_tied, order_else = all_pairs[-2:]
