@@ -81,9 +81,7 @@ def test_better_hardware_is_never_slower(
 @given(MODELS, MACHINES, st.sampled_from(["megatron", "torchtitan"]))
 def test_more_devices_train_more_samples_per_second(model: Model, name: str, framework: str) -> None:
     known = machine.load(name)
-    times = [
-        ns_per_sample(wanted(model, known, devices, 8 * devices), known, framework) for devices in (8, 16, 32)
-    ]
+    times = [ns_per_sample(wanted(model, known, devices, 8 * devices), known, framework) for devices in (8, 16, 32)]
     for fewer, more in pairwise(times):
         assert more <= fewer * TOLERANCE
 

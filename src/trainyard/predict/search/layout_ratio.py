@@ -19,8 +19,8 @@ from trainyard.errors import BadInput
 from trainyard.ledger import Ledger
 
 SPREAD = 0.121
-"""Standard deviation of the logarithm of measured over predicted ratio, of two layouts without a common account: with it
-the 80 % interval holds 80 % of the pairs of each published source (`validation.layout_ratios`)."""
+"""Standard deviation of the logarithm of measured over predicted ratio, of two layouts without a common account. With
+it the 80 % interval holds 80 % of the pairs of each published source (`validation.layout_ratios`)."""
 CORRELATION_DISTANCE = 0.1
 """Distance of two layouts at which the correlation of their errors is 1/e. Any value from 0.05 to 1 describes the
 published pairs of layouts about as well if `SPREAD` is fitted to it."""
