@@ -83,7 +83,13 @@ def _check_device(device: Device) -> None:
 
 
 def _check_range(owner: str, claim: Claim, allowed: Range) -> None:
-    """Raises `BadInput` unless the claim is in the range. `owner`: the name of the device, link or machine."""
+    """Raises `BadInput` unless the claim is in the unit and the range. `owner`: the name of the device, link or
+    machine."""
+    if claim.unit and claim.unit != allowed.unit:
+        raise BadInput(
+            f"{owner} has a {allowed.quantity} of {claim.value:g} in {claim.unit!r}, but it is read in {allowed.unit}.",
+            f'Convert the value, and set unit = "{allowed.unit}".',
+        )
     if not allowed.least <= claim.value <= allowed.most:
         raise BadInput(
             f"{owner} has a {allowed.quantity} of {claim.value:g} {claim.unit}, which is not between {allowed.least:g} "

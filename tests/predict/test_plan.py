@@ -363,7 +363,8 @@ def test_too_large_model_is_reported_with_a_remedy() -> None:
         ({"tp": 16}, ["tp = 16", "8 heads % tp 16 = 8"]),
         ({"tp": 8}, ["tp = 8", "4 heads of keys and values % tp 8 = 4"]),
         ({"pp": 3}, ["pp = 3", "8 devices % pp 3 = 2"]),
-        ({"pp": 8}, ["pp 8", "4 layers"]), ({"dp_shard": 3}, ["--fix dp_shard", 810]),
+        ({"pp": 8}, ["pp 8", "4 layers"]), ({"dp_shard": 3}, ["8 devices % dp_shard 3 = 2"]),
+        ({"ep": 2}, ["no experts"]), ({"pp": 4, "dp_shard": 4}, ["8 devices % (pp 4 x dp_shard 4) = 8"]),
     ],
 )  # fmt: skip
 def test_infeasible_axis_is_explained(fixed: dict[str, int], values: list[object]) -> None:

@@ -30,9 +30,13 @@ def fine_tuned(name: str, settings: FineTuning | None) -> Framework:
     if settings is None or not settings.trains_adapters:
         return framework
     if name == "deepspeed":
-        return _with_adapters(framework, settings, split=True, allows=_peft_allows, notes=_peft_notes)
+        reason = "trains adapters with data parallelism only, whose ranks the batch must divide"
+        return _with_adapters(framework, settings, split=True, allows=_peft_allows, notes=_peft_notes, reason=reason)
     if name == "megatron" and settings.method == "lora":
-        return _with_adapters(framework, settings, split=False, allows=_bridge_allows, notes=_bridge_notes)
+        reason = f"splits adapters over tp, which must divide --lora-rank {settings.rank}"
+        return _with_adapters(
+            framework, settings, split=False, allows=_bridge_allows, notes=_bridge_notes, reason=reason
+        )
     reason = (
         "Megatron-Bridge keeps frozen weights in the compute dtype, not in NF4"
         if name == "megatron"
@@ -51,9 +55,11 @@ def _with_adapters(
     split: bool,
     allows: Callable[[FineTuning, PlannerInput, LayoutSpace], Mask],
     notes: Callable[[FineTuning], tuple[str, ...]],
+    reason: str,
 ) -> Framework:
     """The framework if it trains adapters. `split`: as in `FineTuning.columns`; `allows`: mask of the layouts that
-    adapters support, of those that the framework does; `notes`: settings that its configuration cannot carry."""
+    adapters support, of those that the framework does; `notes`: settings that its configuration cannot carry;
+    `reason`: why layouts are not supported."""
     supported = ("bfloat16", "float16") if settings.method == "qlora" else ("bfloat16", "float16", "float32", "float8")
 
     def allows_both(wanted: PlannerInput, space: LayoutSpace) -> Mask:
@@ -70,6 +76,7 @@ def _with_adapters(
         allows=allows_both,
         outside_config=settings_outside,
         has_comments=False,
+        unsupported=reason,
     )
 
 

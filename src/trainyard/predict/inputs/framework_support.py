@@ -43,7 +43,7 @@ class Framework(NamedTuple):
     trainyard cannot write them. `refuses`: the reason that it cannot train a model, else "". `offloads`: mask of the
     layouts that can offload to the host's memory, among those it `allows`. `outside_config`: a sentence for each
     setting of a job that the written configuration cannot carry; `has_comments`: whether the configuration has
-    comments."""
+    comments; `unsupported`: what follows its name in the reason for which it allows none of the layouts, if known."""
 
     display_name: str
     software: str
@@ -56,6 +56,7 @@ class Framework(NamedTuple):
     offloads: Callable[[PlannerInput, LayoutSpace], Mask]
     outside_config: Callable[[Job], tuple[str, ...]] = lambda _: ()
     has_comments: bool = True
+    unsupported: str = ""
 
     def layouts(self, wanted: PlannerInput) -> LayoutSpace:
         """The layouts it allows, of all that divide the devices, heads, layers and batch of `wanted`."""

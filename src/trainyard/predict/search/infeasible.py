@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -27,6 +28,10 @@ CLUSTER_FACTORS = (2, 4, 8, 16, 32, 64)
 def unit_of_ranks(machines: Iterable[Machine]) -> Literal["devices", "ranks"]:
     """The unit of `PlannerInput.devices` in messages: `devices` if each has one rank, else `ranks`."""
     return "devices" if all(machine.device.ranks == 1 for machine in machines) else "ranks"
+
+
+_RANK_AXES = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
+"""Axes whose degrees have the number of ranks as their product."""
 
 
 def explain_indivisible(
@@ -62,6 +67,11 @@ def explain_indivisible(
             return message, f"{wanted.devices:,} {unit} % tp {value} = {wanted.devices % value}."
         if axis in ("pp", "cp", "ep") and value > 1 and not isinstance(model, Model):
             return message, f"{axis} {value}: vision models only support data parallelism and tp."
+        if axis == "ep" and isinstance(model, Model) and value > 1 and (not model.experts or model.experts % value):
+            experts = (
+                f"{model.experts} experts % ep {value} = {model.experts % value}" if model.experts else "no experts"
+            )
+            return message, f"{model.name}: {experts}."
         if axis == "cp" and isinstance(model, Model) and value > 1 and wanted.seq_len % (2 * value):
             return message, (
                 f"seq_len {wanted.seq_len:,} % (2 x cp {value}) = {wanted.seq_len % (2 * value)}: each rank needs an "
@@ -73,6 +83,10 @@ def explain_indivisible(
             return message, f"{wanted.devices:,} {unit} % pp {value} = {wanted.devices % value}."
         if axis == "pp" and value > model.layers:
             return message, f"pp {value} is more than {model.layers} layers."
+    degrees = {axis: wanted.fixed[axis] for axis in _RANK_AXES if axis in wanted.fixed}
+    if wanted.devices % (ranks := prod(degrees.values())):
+        product = " x ".join(f"{axis} {value}" for axis, value in degrees.items())
+        return message, f"{wanted.devices:,} {unit} % ({product}) = {wanted.devices % ranks}."
     for axis in wanted.fixed:
         other_axes = {name: value for name, value in wanted.fixed.items() if name != axis}
         if layout_count := sum(
@@ -95,6 +109,8 @@ def explain_unsupported(wanted: PlannerInput, framework: Framework) -> tuple[str
             "divides a sequence evenly over these ranks.",
             f"Use --seq-len {-(-wanted.seq_len // (2 * ranks)) * 2 * ranks}, or leave out --fix tp and cp.",
         )
+    if framework.unsupported:
+        return f"{framework.display_name} {framework.unsupported}.", "Leave out a fixed axis, or change the batch."
     return (
         f"{framework.display_name} supports none of the layouts that divide evenly.",
         "Leave out a fixed axis, or choose another framework with --for.",

@@ -9,12 +9,12 @@ from __future__ import annotations
 import shlex
 from typing import Any, Literal
 
-from trainyard.errors import BadFile, BadInput, FileTooLarge
+from trainyard.errors import BadFile, BadInput, BadJob, FileTooLarge
 from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig
-from trainyard.predict.configs.megatron import megatron_keys, megatron_model, megatron_stages
+from trainyard.predict.configs.megatron import megatron_conflicts, megatron_keys, megatron_model, megatron_stages
 from trainyard.recipe import Recipe
 
 _LONGEST = 1 << 16
@@ -34,24 +34,36 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
         raise BadFile(f"{where}: not arguments: {error}.") from error
     if not arguments.devices:
         raise BadInput(f"{where}: the arguments do not give the device count.", "Pass --devices.")
-    keys = ConfigKeys(_parse_arguments(words), where, prefix="--")
-    return _MegatronReader(keys).job(arguments.devices, arguments.model)
+    values, repeated = _parse_arguments(words)
+    keys = ConfigKeys(values, where, prefix="--")
+    megatron_conflicts.check(keys)
+    try:
+        config = _MegatronReader(keys).job(arguments.devices, arguments.model)
+    except BadJob as error:
+        raise BadFile(f"{where}: {error.message}", error.next_step) from error
+    repetitions = (f"{keys.with_value(name)}: given several times, and the last value counts" for name in repeated)
+    return config._replace(approximated=(*config.approximated, *repetitions))
 
 
-def _parse_arguments(words: list[str]) -> dict[str, Any]:
-    """Argument name -> True for a flag, a number, a word, or a list of several of those."""
+def _parse_arguments(words: list[str]) -> tuple[dict[str, Any], list[str]]:
+    """(argument name -> True for a flag, a number, a word, or a list of several of those; names given several times
+    with different values)."""
     words_by_name: dict[str, list[Any]] = {}
+    earlier: list[tuple[str, list[Any]]] = []
     name = ""
     for word in words:
         if word.startswith("--"):
             name, equals, value = word[2:].partition("=")
+            if name in words_by_name:
+                earlier.append((name, words_by_name[name]))
             words_by_name[name] = [_parse_value(value)] if equals else []
         elif name:
             words_by_name[name].append(_parse_value(word))
-    return {
+    values_by_name = {
         name: True if not values else values[0] if len(values) == 1 else values
         for name, values in words_by_name.items()
     }
+    return values_by_name, list(dict.fromkeys(name for name, values in earlier if values != words_by_name[name]))
 
 
 def _parse_value(word: str) -> int | float | str:
@@ -107,7 +119,7 @@ class _MegatronReader:
             raise BadInput(
                 f"{self.where}: {devices} devices % (tensor {tp} x pipeline {pp} x context {cp}) = "
                 f"{devices % (tp * pp * cp)}.",
-                "Pass the device count with --devices.",
+                "Pass another number of --devices, or change these sizes.",
             )
         dp = devices // (tp * pp * cp)
         zero = self._zero()
@@ -260,10 +272,13 @@ class _MegatronReader:
         """(activation checkpointing mode, n), with one checkpointed layer in n."""
         keys = self.keys
         granularity: dict[str, Literal["none", "full", "selective"]] = {"full": "full", "selective": "selective"}
-        default: Literal["none", "full", "selective"] = "selective" if keys.flag("recompute-activations") else "none"
         activation_checkpoint: Literal["none", "full", "selective"] = keys.choice(
-            "recompute-granularity", granularity, default
+            "recompute-granularity", granularity, "none"
         )
+        if keys.flag("recompute-activations"):
+            if activation_checkpoint == "full":
+                keys.approximate("recompute-granularity", "Megatron replaces it: --recompute-activations is selective")
+            activation_checkpoint = "selective"
         modules = keys.get("recompute-modules")
         if activation_checkpoint == "selective" and modules not in (None, "core_attn"):
             keys.approximate("recompute-modules", "predicted as recomputing all but matrix products and attention")
