@@ -261,9 +261,8 @@ def _shortages(best: LayoutCost, machine: Machine) -> list[str]:
     """Sentences on the memory that the first layout lacks on the device and on the host; empty if it fits."""
     notes = []
     if best.reserved > USABLE * machine.rank_memory:
-        notes.append(
-            f"It does not fit: it needs {show_size(best.reserved)} of {show_size(machine.rank_memory)} per rank."
-        )
+        needed, memory = best.reserved / 1e9, machine.rank_memory / 1e9
+        notes.append(f"It does not fit: it needs {needed:,.1f} of {memory:,.1f} GB per rank.")
     if best.host_bytes > offload_variants.usable_memory(machine).host:
         offloaded = best.host_bytes * machine.ranks_per_node
         host = machine.host.memory.value if machine.host else 0.0

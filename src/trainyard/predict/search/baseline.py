@@ -1,7 +1,6 @@
 """The baseline of a plan: plain FSDP or DDP, with which every layout is compared.
 
-Plain data parallelism has no other axis, no offloading and the highest ZeRO stage that the framework offers. It has
-activation checkpointing only if it does not fit without.
+Plain data parallelism has no other axis, no offloading and the highest ZeRO stage that the framework offers.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ def find_baseline(space: SearchSpace, machine: Machine, refuses: Callable[[Job],
             f"Plain FSDP or DDP does not fit: it needs at least {units.show_size(least_bytes)} of each rank, and "
             f"{units.show_size(usable_bytes)} can be used."
         )
-    checkpointing = space.column("activation_checkpoint")
-    mask &= checkpointing == np.min(checkpointing[mask])
     refused: list[str] = []
     for each in search_space.runnable_cases(space, space.by_time(mask), refuses, refused):
         return each, ""

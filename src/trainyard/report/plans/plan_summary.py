@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from trainyard.plan import Plan
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
+from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.report.plans import budget_summary, hetero_tables, tied_layouts
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
@@ -130,11 +131,12 @@ def _figures(plans: Plans, record: PlanRecord) -> str:
     calibrated = "" if plan.calibrated else ", not calibrated"
     per_rank = " per rank" if plans.ranks_per_device > 1 else ""
     memory = f"{_rounded(record.reserved_bytes / 1e9)} of {plans.memory_bytes / 1e9:.1f} GB reserved{per_rank}"
+    lacking = "" if tables.fits(record, plans) else f" It does not fit: {100 * USABLE:.0f} % of the memory can be used."
     return (
         f"Predicted step: {plan.ledger.wall_ns / unit_ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / unit_ns:,.2f} to "
         f"{plan.high / unit_ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
         f"{tables.unit_of(plan.job)}/s/device{_without_padding(plans, bill)}, "
-        f"MFU {_rounded(100 * bill.mfu)} %{of_peak}, {memory}."
+        f"MFU {_rounded(100 * bill.mfu)} %{of_peak}, {memory}.{lacking}"
     )
 
 
@@ -175,7 +177,8 @@ def _layouts(plans: Plans) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for index in _shown_rows(plans, max_rows):
         record = plans.choices[index]
-        prefix = "As configured: " if plans.as_configured and not index else ""
+        lacking = "" if tables.fits(record, plans) else " (does not fit)"
+        prefix = f"As configured{lacking}: " if plans.as_configured and not index else ""
         row: tuple[Cell, ...] = (
             prefix + _layout(plans, index) + tied_layouts.baseline_mark(record),
             record.plan.job.recipe.micro_batch_size, tables.activation_checkpoint(record.plan.job.recipe),

@@ -12,6 +12,7 @@ from trainyard.layout import Layout
 from trainyard.plan import Plan
 from trainyard.predict.economics.failures import Goodput
 from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
+from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.search.device_scaling import ScalingPoint
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.recipe import Recipe
@@ -30,6 +31,11 @@ _REASONS = 3
 INTERVAL = "80 % prediction interval"
 OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
 """Parts of memory that words.MEMORY lacks -> label."""
+
+
+def fits(record: PlanRecord, plans: Plans) -> bool:
+    """Whether a layout fits in the usable memory of a device, if that is known."""
+    return not plans.memory_bytes or record.reserved_bytes <= USABLE * plans.memory_bytes
 
 
 def layouts(plans: Plans) -> Table:

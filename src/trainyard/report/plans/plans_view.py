@@ -67,7 +67,7 @@ def view_of_plans(plans: Plans) -> View:
         ),
         planned=_planned(plans),
         charts=Charts(pipeline=planned_pipeline(job)),
-        warnings=(_too_full(plans),) if best.reserved_bytes > USABLE * plans.memory_bytes > 0 else (),
+        warnings=(_too_full(plans),) if not tables.fits(best, plans) else (),
         notes=layouts.notes[1:],
         limits=_LIMITS,
         generated=f"trainyard {__version__}",

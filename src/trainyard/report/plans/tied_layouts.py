@@ -58,8 +58,8 @@ def describe_ties(plans: Plans) -> str:
     if plans.as_configured or tied < 2:
         return ""
     if plans.best.is_fastest:
-        others = "1 other layout in the table is" if tied == 2 else f"{tied - 1} other layouts in the table are"
-        return f" {others} tied with it, of which it is the simplest."
+        others = "1 other layout is" if tied == 2 else f"{tied - 1} other layouts are"
+        return f" {others} tied with it (--full), of which it is the simplest."
     return (
         f" It is the simplest layout that is tied with the fastest, which is predicted to take "
         f"{less_time(plans.fastest, plans.best)} less time."

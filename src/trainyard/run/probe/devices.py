@@ -27,7 +27,8 @@ def devices(ranks: int | None, dtype: str) -> tuple[DeviceSeen, int, tuple[str, 
     that fail).
 
     `ranks`: the number of ranks that the user gave, None for as many as the machine can run; `dtype`: number format of
-    products. Raises `BadInput` for more ranks than that, and the errors of `check_usable`.
+    products. Raises `BadInput` for more ranks than that, the errors of `check_usable`, and `MissingLibrary` without
+    torch.
     """
     vendors = plugins.load_all("vendors")
     devices = find_devices(vendors)
@@ -35,6 +36,9 @@ def devices(ranks: int | None, dtype: str) -> tuple[DeviceSeen, int, tuple[str, 
     check_usable(devices, ranks or most_ranks, dtype, "--dtype")
     if ranks is not None and ranks > most_ranks:
         raise BadInput(f"--ranks {ranks}, but this machine ({devices[0].name}) can run {most_ranks}.")
+    words.check(dtype, _FORMATS, "dtype")
+    if find_spec("torch") is None:
+        raise MissingLibrary("a probe needs torch to multiply matrices.", "Install it: pip install torch")
     return devices[0], ranks or most_ranks, driver_warnings(devices, vendors)
 
 
@@ -43,11 +47,8 @@ def probe(vendor: str, ranks: int, dtype: str) -> tuple[list[ProbedTime], Machin
     load of the host meanwhile, None if it is not known.
 
     `vendor`: name of the devices' vendor plugin; `dtype`: number format of products and attention. Raises `RankDied` if
-    a process fails, and `MissingLibrary` without torch.
+    a process fails.
     """
-    words.check(dtype, _FORMATS, "dtype")
-    if find_spec("torch") is None:
-        raise MissingLibrary("a probe needs torch to multiply matrices.", "Install it: pip install torch")
     variables = variable_values(environment(ranks, plugins.load_all("vendors"), vendor))
     work = partial(_measure, vendor, dtype, int(variables["OMP_NUM_THREADS"]))
     results = run_ranks(ranks, partial(_with_load, work), ["trainyard.run.probe.probe_rank"], _PATIENCE_S, variables)
