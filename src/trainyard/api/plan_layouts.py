@@ -320,7 +320,7 @@ def _parse_fix(text: str) -> tuple[str, int | str]:
         current_name = renamed_keys.new_key("recipe", axis)
         raise UnknownName(
             f"--fix {text}: there is no axis {axis!r}.",
-            f"Use {current_name}." if current_name in AXES else nearest(axis, AXES),
+            f"Use {current_name}." if current_name in AXES else nearest(axis, (*AXES, "dtype")),
         )
     if axis == "activation_checkpoint" and value in ACTIVATION_CHECKPOINTS:
         return axis, ACTIVATION_CHECKPOINTS.index(value)

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from trainyard.errors import BadFile, nearest
+from trainyard.errors import BadFile
 from trainyard.models import hugging_face_hybrids, hugging_face_planned
 from trainyard.models.hugging_face_config import HuggingFaceKeys, short
 from trainyard.models.hugging_face_experts import sigmoid_experts
@@ -66,7 +66,7 @@ def _architecture(config: HuggingFaceKeys) -> tuple[Callable[[HuggingFaceKeys], 
     if not isinstance(name, str):
         raise BadFile(
             f"{config.where} at $.architectures: {short(name)}, not a list of one name.",
-            f"Known: {', '.join(ARCHITECTURES)}.",
+            f"Known: {', '.join(_known())}.",
         )
     if name in hugging_face_hybrids.REFUSED:
         reason = hugging_face_hybrids.REFUSED[name]
@@ -76,9 +76,30 @@ def _architecture(config: HuggingFaceKeys) -> tuple[Callable[[HuggingFaceKeys], 
     if name not in ARCHITECTURES:
         raise BadFile(
             f"{config.where} at $.architectures: {name[:100]!r} is not modelled.",
-            nearest(name, [*ARCHITECTURES, *hugging_face_planned.ARCHITECTURES]),
+            _suggest(name),
         )
     return ARCHITECTURES[name], config
+
+
+def _known() -> list[str]:
+    """The names of all architectures that can be planned."""
+    return sorted((*ARCHITECTURES, *hugging_face_planned.ARCHITECTURES))
+
+
+def _family(name: str) -> str:
+    """The name of an architecture without the part that all have: `Llama`."""
+    for suffix in ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"):
+        name = name.removesuffix(suffix)
+    return name
+
+
+def _suggest(name: str) -> str:
+    """The next step for an unknown architecture: a known one of a similar family, else all."""
+    from difflib import get_close_matches  # rarely needed, and slow to import
+
+    families = {_family(known): known for known in _known()}
+    close = get_close_matches(_family(name[:100]), families, n=1)
+    return f"Did you mean {families[close[0]]!r}?" if close else f"Known: {', '.join(_known())}."
 
 
 def _llama(config: HuggingFaceKeys) -> dict[str, Any]:

@@ -249,8 +249,8 @@ def test_scaling_requires_a_token_budget(capsys: pytest.CaptureFixture[str]) -> 
     assert answer([*ASKED, "--tokens", "1e12", "--full"]) == 0
     printed = capsys.readouterr().out
     for part in (
-        "Same batch",
-        "Batch grows",
+        "Devices, same batch",
+        "Devices, batch grows",
         "More devices pay up to",
         "devices at their full 750 W",
         "efficiency",

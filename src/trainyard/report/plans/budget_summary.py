@@ -22,13 +22,27 @@ _LEAST_DAYS = 2
 def training(plans: Plans) -> str:
     """Days or hours with their interval, dollars and energy of the token budget."""
     plan, bill = plans.best.plan, plans.best.bill
-    scale, unit = (1, "days") if bill.days >= _LEAST_DAYS else (_HOURS_PER_DAY, "h")
-    duration = scale * bill.days
+    per_day, unit = duration_unit(plans)
+    duration = per_day * bill.days
     low, high = (duration * bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
     parts = [f"{duration:,.1f} {unit} ({low:,.1f} to {high:,.1f})"]
     parts.append("price unknown" if bill.dollars is None else f"${bill.dollars:,.0f}")
     parts.append("power unknown" if bill.kwh is None else show_rate(bill.kwh * 1e3, "Wh"))
-    return f"{show_count(plans.tokens)} {tables.unit_of(plan.job)}: {', '.join(parts)}."
+    tokens = f"{show_count(plans.tokens)} {tables.unit_of(plan.job)}"
+    return f"{tokens}: {', '.join(parts)}.{_without_padding(plans, duration, unit)}"
+
+
+def duration_unit(plans: Plans) -> tuple[int, str]:
+    """(units in a day, unit) in which the duration of a budget is printed."""
+    return (1, "days") if plans.best.bill.days >= _LEAST_DAYS else (_HOURS_PER_DAY, "h")
+
+
+def _without_padding(plans: Plans, duration: float, unit: str) -> str:
+    """How long so many tokens take if padding is not counted; empty if the share of padding is unknown."""
+    padding = plans.fine_tuning.padding if plans.fine_tuning else None
+    if not padding:
+        return ""
+    return f" For so many tokens excluding {100 * padding:.3g} % padding: {duration / (1 - padding):,.1f} {unit}."
 
 
 def failures(goodput: Goodput, days: float) -> str:

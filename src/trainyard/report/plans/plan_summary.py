@@ -172,6 +172,7 @@ def _fastest(plans: Plans) -> str:
 def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
+    per_day, duration = budget_summary.duration_unit(plans)
     fewest = plans.heterogeneous or plans.fine_tuning
     max_rows = _FEWEST_LAYOUTS if fewest else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
@@ -185,7 +186,7 @@ def _layouts(plans: Plans) -> Table:
             record.plan.ledger.wall_ns / unit_ns, *tied_layouts.versus_cells(record, plans),
             100 * record.bill.mfu, record.reserved_bytes / 1e9,
         )  # fmt: skip
-        rows.append(row + ((record.bill.days,) if plans.tokens else ()))
+        rows.append(row + ((per_day * record.bill.days,) if plans.tokens else ()))
     hidden_rows = len(plans.choices) - len(rows)
     hidden = f"{hidden_rows} more: --full." if hidden_rows else ""
     first_note = " ".join(filter(None, (hidden, tied_layouts.tie_note(plans))))
@@ -200,7 +201,7 @@ def _layouts(plans: Plans) -> Table:
             Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),
             Column(title=f"step, {unit}", digits=2), *tied_layouts.versus_columns(plans),
             Column(title="MFU, %", digits=1), Column(title="memory, GB", digits=1),
-            *((Column(title="days", digits=1),) if plans.tokens else ()),
+            *((Column(title=duration, digits=1),) if plans.tokens else ()),
         ),
         rows=tuple(rows),
     )  # fmt: skip

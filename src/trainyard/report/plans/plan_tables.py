@@ -26,6 +26,7 @@ _OFFLOADED = (
 )
 _LEAST_SHARE = 0.0005
 """Smallest share that one decimal of a percentage shows."""
+_FASTEST_OF_EACH = "The layout is the fastest for each number of devices, not the simplest that is tied with it."
 _REASONS = 3
 """Reasons for infeasible layouts in the notes."""
 INTERVAL = "80 % prediction interval"
@@ -229,8 +230,8 @@ def scaling(plans: Plans) -> tuple[Table, ...]:
         return ()
     weak = "Samples per device stay the same. A larger batch may need more tokens to reach the same loss."
     return (
-        _scaled("Same batch", device_scaling.strong, plans, device_scaling.summary, with_layouts=True),
-        _scaled("Batch grows", device_scaling.weak, plans, weak, with_layouts=False),
+        _scaled("Devices, same batch", device_scaling.strong, plans, device_scaling.summary, with_layouts=True),
+        _scaled("Devices, batch grows", device_scaling.weak, plans, weak, with_layouts=False),
     )
 
 
@@ -256,7 +257,8 @@ def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, no
                 *((short(point.layout, point.schedule, point.offload),) if with_layouts else ()),
             )
         rows.append((*cells, *[None] * (len(columns) - len(cells))))
-    return Table(title=title, notes=(note, *_infeasible_notes(scaling_points)), columns=columns, rows=tuple(rows))
+    notes = (note, _FASTEST_OF_EACH, *_infeasible_notes(scaling_points))
+    return Table(title=title, notes=notes, columns=columns, rows=tuple(rows))
 
 
 def _infeasible_notes(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]:
