@@ -78,7 +78,10 @@ def measure_plan(
     writes = bool(out_dir) or plans.framework != "trainyard"
     mode: Mode = "dry-run" if dry_run else "files" if writes else "measured"
     result = describe_candidates(plans, records, mode, rounds, steps)
-    if mode == "dry-run":
+    if dry_run and writes:
+        return replace(result, rounds=0, predicted_s=0.0)
+    if dry_run:
+        _check_devices(result, target, session)
         return result
     if mode == "files":
         folder = pathlib.Path(out_dir or result.candidates[0].job.name)

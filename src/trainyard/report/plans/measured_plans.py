@@ -116,6 +116,8 @@ class MeasuredPlans(msgspec.Struct, frozen=True, kw_only=True):
         """The fastest layout, or those that cannot be separated; for other modes, what would be run."""
         if self.mode == "files":
             return f"{units.counted(len(self.candidates), 'launch configuration')} written; nothing was run."
+        if self.mode == "dry-run" and not self.rounds:
+            return f"{units.counted(len(self.candidates), 'launch configuration')} would be written, and nothing run."
         if self.mode == "dry-run":
             runs = units.counted(len(self.candidates) * self.rounds, "run")
             predicted = units.show_time(self.predicted_s * 1e9)
