@@ -22,8 +22,8 @@ def fastest_step(
     `BadJob` for a job that cannot be run. `known`: jobs with the fastest layouts on similar machines, of which one is
     returned if it fits and is faster than all that the search offers, which depend on the size of a node. Raises
     `BadJob` as `fastest`."""
-    found = fastest(wanted._replace(per_node=machine.ranks_per_node), machine, framework, NO_BUDGET, refuses)
-    candidates = [found, *(cost for job in known if (cost := _cost_fitting(job, machine, framework)))]
+    searched = fastest(wanted._replace(per_node=machine.ranks_per_node), machine, framework, NO_BUDGET, refuses)
+    candidates = [searched, *(cost for job in known if (cost := _cost_fitting(job, machine, framework)))]
     return min(candidates, key=lambda cost: cost.plan.ledger.wall_ns)
 
 
