@@ -21,8 +21,8 @@ from trainyard.predict.search.search import fastest
 
 FRAMEWORK_NAMES = st.sampled_from(["trainyard", "megatron", "torchtitan"])
 LONGER_RING = 1.05
-"""Step with a larger node over that without, at most: with n ranks on the links of a node, each carries (n - 1) / n of a
-collective's data, and a hop more per rank."""
+"""Largest step with a larger node over that without: each of n ranks on the links of a node carries (n - 1) / n of the
+data of a collective, in n - 1 hops."""
 RATES_AND_TIMES = [name for name in CHANGES if name not in ("memory-capacity", "node-size")]
 
 

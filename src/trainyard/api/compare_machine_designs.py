@@ -151,8 +151,9 @@ def _search(
         steps.append(DesignStep(step_ns=step_ns, speedup=speedup, layout=name_layout(plan.job)))
     first, *changed = steps
     unchanged = DesignTraining(
-        name=name, model=wanted.model.name, devices=wanted.devices // machines[0].device.ranks, batch=wanted.samples,
-        seq_len=wanted.seq_len, step_ns=first.step_ns, layout=first.layout, reason=first.reason,
+        name=name if name in SUITE else wanted.model.name, model=wanted.model.name,
+        devices=wanted.devices // machines[0].device.ranks, batch=wanted.samples, seq_len=wanted.seq_len,
+        step_ns=first.step_ns, layout=first.layout, reason=first.reason,
     )  # fmt: skip
     return _SearchedTraining(unchanged, tuple(changed))
 

@@ -25,7 +25,10 @@ def gains(result: DesignComparison) -> Table:
         ),
         columns=(
             Column(title="", prose=True),
-            *(Column(title=training.name.replace("-", " "), digits=0, id=True) for training in result.trainings),
+            *(
+                Column(title=training.name.replace("-", " "), digits=0, id=True, optional=True)
+                for training in result.trainings
+            ),
             Column(title="mean", digits=0, id=True),
             *((cost,) if priced else ()),
         ),
