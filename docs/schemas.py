@@ -33,6 +33,7 @@ from trainyard.report.history.history_report import HistoryReport
 from trainyard.report.numerics.devices_report import DevicesReport
 from trainyard.report.numerics.numerics_report import NumericsReport
 from trainyard.report.plans.catalogue import Catalogue
+from trainyard.report.plans.design_comparison import DesignComparison
 from trainyard.report.plans.measured_plans import MeasuredPlans
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
@@ -71,6 +72,7 @@ DOCUMENTS: dict[str, type] = {
     "history": HistoryReport,  # trainyard history
     "plans": Plans,  # trainyard plan, trainyard plan check
     "measured-plans": MeasuredPlans,  # trainyard plan measure
+    "designs": DesignComparison,  # trainyard plan design
     "catalogue": Catalogue,  # trainyard plan list
     "machine": ProbedMachine,  # trainyard probe
     "fit": FittedMachine,  # trainyard probe fit

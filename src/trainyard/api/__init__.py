@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from trainyard.api.bisect_configurations import bisect_numerics as bisect_numerics
     from trainyard.api.check_operations import check_kernels as check_kernels
     from trainyard.api.check_parity import parity as parity
+    from trainyard.api.compare_machine_designs import compare_designs as compare_designs
     from trainyard.api.compare_records import compare_numerics as compare_numerics
     from trainyard.api.compare_training_on_devices import compare_devices as compare_devices
     from trainyard.api.fine_tune import FineTune as FineTune
@@ -94,6 +95,7 @@ _ELSEWHERE = {
     "chaos_nodes": "trainyard.api.run_jobs",
     "bisect_numerics": "trainyard.api.bisect_configurations",
     "check_kernels": "trainyard.api.check_operations",
+    "compare_designs": "trainyard.api.compare_machine_designs",
     "compare_devices": "trainyard.api.compare_training_on_devices",
     "compare_numerics": "trainyard.api.compare_records",
     "critical_path": "trainyard.api.trace_modes",

@@ -65,7 +65,7 @@ class PlanOptions:
 def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Plans:
     """Searches the layouts of a model, the recommended one first; several machines in `options.machine`, separated by
     commas, are a mixed cluster. `framework`: empty for that of the model's configuration. Raises `BadInput`."""
-    _check_numbers(options)
+    check_numbers(options)
     if framework and framework not in FRAMEWORKS:
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
     if "," not in options.machine:
@@ -78,7 +78,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
             "Pass one machine, or --fine-tune sft.",
         )
     default_framework = "megatron" if request.framework == "trainyard" else request.framework
-    planner_input = _planner_input(request, machine=None, options=options)
+    planner_input = planner_input_of(request, machine=None, options=options)
     framework = framework or default_framework
     plans = plan_hetero(planner_input, options.machine, framework, read_budget(options.tokens, options.costs))
     notes = _vocabulary_notes(request.model, plans.best.plan.job, FRAMEWORKS[framework])
@@ -97,14 +97,14 @@ def plan_on(machine: Machine | None, model: str | None, framework: str, options:
     request = read_request(model, None, _ranks(options, machine), options.seq_len)
     target = machine or load_machine(request.job.machine if request.job else "")
     return _search(
-        _planner_input(request, target, options), target, request, framework=framework, options=options, check=False
+        planner_input_of(request, target, options), target, request, framework=framework, options=options, check=False
     )
 
 
 def check_configuration(file: str, model: str | None, options: PlanOptions) -> Plans:
     """Predicts the configuration in `file` as it is, then other layouts of its model. `model`: replaces the file's own,
     unless it is None. Raises `BadInput` if an option contradicts the file."""
-    _check_numbers(options)
+    check_numbers(options)
     if "," in options.machine:
         raise BadInput(
             f"--machine {options.machine}: a configuration does not say which devices its stages are on.",
@@ -113,7 +113,7 @@ def check_configuration(file: str, model: str | None, options: PlanOptions) -> P
     target = load_machine(options.machine) if options.machine else None
     request = read_request(model, file, _ranks(options, target), options.seq_len)
     target = target or load_machine(request.job.machine if request.job else "")
-    planner_input = _planner_input(request, target, options)
+    planner_input = planner_input_of(request, target, options)
     if request.job:
         ranks = target.device.ranks
         _check_same(request.job, request.file, planner_input, ranks)
@@ -125,7 +125,7 @@ def _ranks(options: PlanOptions, machine: Machine | None) -> int | None:
     return options.devices * (machine.device.ranks if machine else 1) if options.devices else None
 
 
-def _planner_input(request: PlanRequest, machine: Machine | None, options: PlanOptions) -> PlannerInput:
+def planner_input_of(request: PlanRequest, machine: Machine | None, options: PlanOptions) -> PlannerInput:
     """The model, devices and batch to search layouts for. `machine`: None for a mixed cluster, for which 0 devices are
     all of them."""
     job, devices = request.job, options.devices
@@ -160,7 +160,7 @@ def _search(
     framework = framework or own_framework or request.framework
     runner, budget = adapter_support.fine_tuned(framework, fine_tuning), read_budget(options.tokens, options.costs)
     configured_cost = _cost_configuration(request, machine, runner, budget) if check and request.job else None
-    refuses = _refuse_unsupported if framework == "trainyard" else lambda _: None
+    refuses = refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
         with options.progress("Searching the layouts"):
             result = shortlist(wanted, machine, runner, budget=budget, refuses=refuses, front=options.front)
@@ -198,7 +198,7 @@ def _search(
     )  # fmt: skip
 
 
-def _check_numbers(options: PlanOptions) -> None:
+def check_numbers(options: PlanOptions) -> None:
     """Raises `BadInput` for devices, batch, sequence length or tokens out of range, naming the flag."""
     if not options.tokens >= 0:
         raise BadInput(f"--tokens {options.tokens} must be 0 or more.")
@@ -335,6 +335,6 @@ def _parse_fix(text: str) -> tuple[str, int | str]:
     raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", names)
 
 
-def _refuse_unsupported(job: Job) -> None:
+def refuse_unsupported(job: Job) -> None:
     """Raises `BadJob` for a job that trainyard itself does not train."""
     plugins.load("workloads", job.workload).weights(job)

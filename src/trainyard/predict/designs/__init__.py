@@ -1,0 +1,1 @@
+"""Hypothetical machines: a known machine with some of its numbers changed, and the steps predicted for it."""
