@@ -66,7 +66,7 @@ def faster_links(known: Machine, factor: float) -> Machine:
 
 
 @pytest.mark.parametrize("improve", [faster_memory, more_memory, faster_links])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(MODELS, MACHINES, st.sampled_from(["megatron", "torchtitan"]), st.floats(1.0, 4.0))
 def test_better_hardware_is_never_slower(
     improve: Callable[[Machine, float], Machine], model: Model, name: str, framework: str, factor: float
@@ -77,7 +77,7 @@ def test_better_hardware_is_never_slower(
     assert ns_per_sample(request, improve(known, factor), framework) <= before * TOLERANCE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(MODELS, MACHINES, st.sampled_from(["megatron", "torchtitan"]))
 def test_more_devices_train_more_samples_per_second(model: Model, name: str, framework: str) -> None:
     known = machine.load(name)
@@ -86,7 +86,7 @@ def test_more_devices_train_more_samples_per_second(model: Model, name: str, fra
         assert more <= fewer * TOLERANCE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(MODELS, MACHINES, st.sampled_from(["megatron", "torchtitan", "deepspeed"]))
 def test_memory_grows_with_the_micro_batch(model: Model, name: str, framework: str) -> None:
     known = machine.load(name)
@@ -103,7 +103,7 @@ def test_memory_grows_with_the_micro_batch(model: Model, name: str, framework: s
     assert all(smaller <= larger for smaller, larger in pairwise(reserved))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(["tp", "pp", "cp", "dp_replicate", "dp_shard", "micro_batch_size", "zero", "interleave"]),
     st.sampled_from([1, 2, 4, 8]), st.sampled_from(["megatron", "torchtitan", "deepspeed", "trainyard"]),

@@ -48,7 +48,7 @@ def train(fault: Fault, arguments: tuple[str, ...] = (), *, faulty: bool) -> str
     return run_script(fault.command(sys.executable, faulty=faulty, arguments=arguments), fault.ranks)
 
 
-@pytest.mark.parametrize("fault", cases(FAULTS, QUICK_FAULTS, pytest.mark.slow))
+@pytest.mark.parametrize("fault", cases(FAULTS, QUICK_FAULTS, pytest.mark.nightly))
 def test_fault_changes_the_training_from_its_first_step_on(fault: Fault) -> None:
     arguments = FLOAT64 if fault.changes_float64 else ()
     good, faulty = (train(fault, arguments, faulty=side) for side in (False, True))
@@ -70,7 +70,7 @@ def test_skipped_autocast_is_invisible_in_float64() -> None:
     assert train(fault, FLOAT64, faulty=False) == train(fault, FLOAT64, faulty=True)
 
 
-@pytest.mark.parametrize("setup", cases(SETUPS, QUICK_SETUPS, pytest.mark.slow))
+@pytest.mark.parametrize("setup", cases(SETUPS, QUICK_SETUPS, pytest.mark.nightly))
 def test_benign_pair_has_the_same_losses(setup: Setup) -> None:
     """In float64, unless the pair is about another dtype: then within the rounding of bfloat16 or float32."""
     is_about_dtype = "--dtype" in setup.suspect

@@ -99,9 +99,9 @@ def test_recording_continues_after_a_signal_within_a_run(training: Training, sen
     with pytest.raises(RunInUse):
         training.record()
     recording.send_signal(sent)
-    assert recording.wait(60) == (130 if sent == signal.SIGINT else -sent)
+    assert recording.wait(120) == (130 if sent == signal.SIGINT else -sent)
     script = int(training.runs()[-1][1])
-    assert until(lambda: not alive(script), 60)
+    assert until(lambda: not alive(script), 120)
     state = read_state(training.out)
     assert state is not None
     assert state.missing == ("float64", "replica-1")
