@@ -22,6 +22,7 @@ PRICE_SOURCE = 'source = "zhebrak/llm-cluster-simulator@1db1341 src/core/cost/cl
         (PRICE_SOURCE, 'source = ""', ["2.5", "source"]),
         (PRICE_SOURCE, 'source = " \\t"', ["2.5", "source"]),
         ("value = 2.5,", "value = 1e6,", ["h100", "1e+06", "100000"]),
+        ('value = 2.5, unit = "USD/h"', 'value = 2.5, unit = "EUR/h"', ["2.5", "EUR/h", "USD/h"]),
         ("value = 3.35e12", "value = 1e18", ["H100", "1e+18", "1e+14"]),
         ("value = 3.35e12", "value = 3.35", ["H100", "3.35", "1e+06"]),
         ("value = 84943715697", "value = 1e3", ["H100", "1000", "1e+06"]),

@@ -27,6 +27,7 @@ from trainyard.model import Model
 from trainyard.predict.calibrate import fit_constants, probed_machine
 from trainyard.predict.calibrate.measured_run import MeasuredRun
 from trainyard.predict.inputs import constant_sets
+from trainyard.predict.inputs.ratio_surface import left_out_errors
 from trainyard.recipe import Recipe
 from trainyard.run.probe import devices
 from trainyard.run.probe.wait_until_idle import wait_until_idle
@@ -117,6 +118,9 @@ def main() -> None:
         parts = ", ".join(f"{part} {100 * error:+.0f} %" for part, error in fitted.parts.items())
         errors = f"{100 * alone.error:+6.1f} %  {100 * fitted.error:+6.1f} %"
         print(f"{name:12} {run.seconds * 1e3:8.1f} ms  {errors}  ({parts})")
+    if ratios := here.device.product_ratios:
+        corrected, constants = left_out_errors(ratios)
+        print(f"left-out products: {100 * constants:.1f} % by the constants, {100 * corrected:.1f} % corrected by size")
     others = [run for name, run in runs.items() if name not in ANCHORS]
     print(summary("probe alone, all", [line(here, run) for run in runs.values()]))
     print(summary("after four, the other eleven", [line(after, run) for run in others]))

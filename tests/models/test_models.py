@@ -337,3 +337,11 @@ def test_arbitrary_bytes_are_refused(data):
 def test_deep_nesting_is_refused():
     with refused(BadFile, "config.json", "JSON"):
         hugging_face_architectures.model(b'{"a": ' + b"[" * 100_000, "config.json")
+
+
+@pytest.mark.parametrize(("name", "similar"), [("LamaForCausalLM", "LlamaForCausalLM"), ("FooForCausalLM", "")])
+def test_suggested_architectures_are_of_a_similar_family(name: str, similar: str) -> None:
+    with pytest.raises(BadFile) as caught:
+        hugging_face_architectures.model(json.dumps({"architectures": [name]}).encode(), "some/config.json")
+    listed = [known for known in ("LlamaForCausalLM", "Olmo2ForCausalLM") if known in caught.value.next_step]
+    assert listed == ([similar] if similar else ["LlamaForCausalLM", "Olmo2ForCausalLM"])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli import one_screen
+from trainyard.api import plan_layouts
 from trainyard.cli.main import answer
 
 BAD_INPUT = 2
@@ -162,3 +163,16 @@ def test_megatron_arguments_need_no_notes(tmp_path: Path) -> None:
     out = tmp_path / "run.args"
     assert answer(["plan", *TINY, "--for", "megatron", "--out", str(out)]) == 0
     assert [path.name for path in tmp_path.iterdir()] == ["run.args"]
+
+
+def test_other_numbers_of_devices_are_searched_for_documents_only(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[int] = []
+    scaling = plan_layouts.scaling
+    monkeypatch.setattr(plan_layouts, "scaling", lambda *args: searched.append(1) or scaling(*args))
+    assert answer(["plan", *TINY, *BUDGET]) == 0
+    assert searched == []
+    capsys.readouterr()
+    assert document(capsys, *TINY, *BUDGET)["scaling"]
+    assert searched == [1]

@@ -492,6 +492,9 @@ torchrun --nproc-per-node 8 pretrain_gpt.py \\
          ["--recompute-num-layers 5", "5 of 16 layers"]),
         (("--num-query-groups 8", "--num-query-groups 2"), 64, BadInput,
          ["2 key/value heads % tensor parallelism 4 = 2"]),
+        (("--bf16", "--bf16 --fp16"), 64, BadFile, ["--bf16", "--fp16"]),
+        (("--bf16", "--bf16 --max-position-embeddings 1024"), 64, BadFile, ["--max-position-embeddings 1024"]),
+        (("--bf16", "--recompute-granularity full"), 64, BadFile, ["--recompute-method"]),
         (("--bf16", "'"), 64, BadFile, ["quotation"]),
     ],
 )  # fmt: skip
@@ -505,6 +508,15 @@ def test_invalid_megatron_arguments_are_refused(
 
 def with_arguments(more: str) -> FrameworkConfig:
     return read(ARGUMENTS.replace("--bf16", more), devices=64)
+
+
+def test_megatron_arguments_that_replace_others_are_listed() -> None:
+    config = with_arguments("--bf16 --recompute-granularity full --recompute-activations --micro-batch-size 2")
+    assert config.job.recipe.activation_checkpoint == "selective"
+    assert config.job.recipe.micro_batch_size == 1  # the last one
+    replaced = {line.split()[0] for line in config.approximated}
+    assert {"--recompute-granularity", "--micro-batch-size"} <= replaced
+    assert "--bf16" not in {line.split()[0] for line in with_arguments("--bf16 --bf16").approximated}
 
 
 def test_megatron_arguments_set_the_step() -> None:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from trainyard.machine import Claim, Device, Link, Machine, ProductRatios, RateCurve
 from trainyard.predict.calibrate.least_squares import Residuals, solve
-from trainyard.predict.inputs import hardware, ratio_curve, ratio_surface
+from trainyard.predict.inputs import constant_sets, hardware, ratio_curve, ratio_surface
 from trainyard.predict.inputs.cases import column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
@@ -145,7 +145,7 @@ def _collective_ratios(
     fitted: Machine, dtype: str, probes_by_kind: Mapping[str, list[ProbedTime]]
 ) -> dict[str, RateCurve]:
     """Measured over predicted time of each collective by bytes, predicted with the constants of `fitted`."""
-    constants = Constants()._replace(**{name: claim.value for name, claim in fitted.calibration.items()})
+    constants = constant_sets.choose(fitted, "fsdp").values()
     rank_hardware = hardware.of_machine(fitted, dtype)
     curves: dict[str, RateCurve] = {}
     for collective in COLLECTIVES:
@@ -163,7 +163,7 @@ def _collective_ratios(
 
 def _product_ratios(fitted: Machine, dtype: str, probes: Sequence[ProbedTime]) -> ProductRatios:
     """Measured over predicted time of each probed product, predicted with the constants of `fitted`."""
-    constants = Constants()._replace(**{name: claim.value for name, claim in fitted.calibration.items()})
+    constants = constant_sets.choose(fitted, "fsdp").values()
     mnk = np.array([probe.size for probe in probes], np.float64)
     predicted_s = product(hardware.of_machine(fitted, dtype), constants, Product(mnk[:, 0], mnk[:, 1], mnk[:, 2]))
     points = (

@@ -9,7 +9,7 @@ from trainyard.machine_load import MachineLoad
 from trainyard.run.record.load_meter import present_load
 
 _PAUSE_S = 0.75
-"""Seconds between two looks, each of which measures for a quarter of a second."""
+"""Seconds between two measurements of the load, each of which takes a quarter of a second."""
 
 
 def wait_until_idle(wait_s: float, say: Callable[[str], None]) -> MachineLoad | None:
