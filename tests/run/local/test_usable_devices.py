@@ -65,6 +65,7 @@ def test_node_of_a_job_checks_its_own_devices(
 
 
 def test_probe_refuses_devices_formats_and_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probe_devices, "find_spec", lambda name: name)  # torch, whether it is installed or not
     monkeypatch.setattr(probe_devices, "find_devices", lambda vendors: (T4,))
     with refused(BadInput, "'bfloat16'", "--dtype", "7.5"):
         probe_devices.devices(None, "bfloat16")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -130,6 +132,18 @@ def test_concurrent_lists_see_every_run_that_was_stored(tmp_path: Path) -> None:
         thread.join()
     assert problems == []
     assert len(followed.rows()) == 36
+
+
+def test_check_of_all_files_does_not_drop_a_run_that_a_list_added_meanwhile(
+    counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 1.0, time_ns=time.time_ns)  # both lists were called before the update
+    monkeypatch.setattr(followed_index, "time", clock)
+    assert counted.ids() == []
+    run = stored(counted.store)
+    monkeypatch.setattr(counted.store._index, "entries", lambda known: {})  # listed before the run was stored
+    counted.followed.check_all()
+    assert counted.ids() == [run.id]
 
 
 def test_the_database_gets_the_runs_that_a_server_has_read(counted: Counted) -> None:

@@ -65,7 +65,8 @@ class FollowedIndex:
             self._entries, self._is_read = entries, True
             self._sort()
             self._unreadable.clear()
-            self._folder_time_ns = -1  # runs may have been added since their names were listed
+            # Runs may have been added, and read by an update, since their names were listed.
+            self._folder_time_ns, self._updated_at = -1, 0.0
 
     def _sort(self) -> None:
         """Set the rows and the names of incomplete runs after a change of the entries."""

@@ -11,10 +11,10 @@ def check(keys: ConfigKeys) -> None:
     Megatron Core do."""
     if keys.flag("bf16") and keys.flag("fp16"):
         raise BadFile(f"{keys.where}: --bf16 and --fp16 are both given.", "Leave out one of them.")
-    positions, seq_len = keys.number("max-position-embeddings", 0), keys.number("seq-length", 0)
+    positions, seq_len = keys.integer("max-position-embeddings", 0), keys.integer("seq-length", 0)
     if positions and seq_len > positions:
         raise BadFile(
-            f"{keys.where}: --seq-length {seq_len:.0f} is more than --max-position-embeddings {positions:.0f}.",
+            f"{keys.where}: --seq-length {seq_len} is more than --max-position-embeddings {positions}.",
             "Increase --max-position-embeddings, also for rotary positions: Megatron checks it.",
         )
     is_full = keys.get("recompute-granularity") == "full" and not keys.flag("recompute-activations")
