@@ -52,7 +52,8 @@ _SMALL = 0.01
 FEWEST = 3
 """Fewest rows that constants are fitted to."""
 _UNSEEN = {
-    "dense": {"grouped", "dispatch", "imbalance"},
+    "dense": {"grouped", "dispatch"},
+    "sequential": {"dispatch_units"},
     "flash": {"scores", "host_plain_s"},
     "unfused": {"attention", "attention_backward"},
     "16 bit": {"low_matmul"},
@@ -135,6 +136,7 @@ def free(chosen: Sequence[Row]) -> list[str]:
     fixed |= set() if any(row.columns.get("offload") for row in chosen) else _UNSEEN["resident"]
     flash = [row.columns["flash"] for row in chosen]
     fixed |= set() if any(row.kind == "experts" for row in chosen) else _UNSEEN["dense"]
+    fixed |= set() if any(row.columns["overlaps_dispatch"] for row in chosen) else _UNSEEN["sequential"]
     fixed |= _UNSEEN["flash"] if all(flash) else set()
     fixed |= _UNSEEN["unfused"] if not any(flash) else set()
     fixed |= set() if any(row.columns["low_precision"] for row in chosen) else _UNSEEN["16 bit"]

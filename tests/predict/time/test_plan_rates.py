@@ -1,9 +1,8 @@
-"""Predictions with LoRA adapters, deduplicated expert dispatch, recomputed products and devices of several ranks."""
+"""Predictions with LoRA adapters, recomputed products and devices of several ranks."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 
 import numpy as np
 import pytest
@@ -19,8 +18,7 @@ from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.memory import framework_memory
-from trainyard.predict.time import collective_time, step
-from trainyard.predict.time.collective_time import RankGroup
+from trainyard.predict.time import step
 from trainyard.recipe import Recipe
 
 H100 = machine.load("h100")
@@ -82,33 +80,6 @@ def test_recomputed_products_trade_time_for_memory(activation_checkpoint: str) -
     else:
         assert seconds(half) > seconds(plain)
         assert activations[1] < activations[0]
-
-
-def mean_places(places: int, experts: int, chosen: int) -> float:
-    """Mean number of places with at least one of a token's chosen experts, by enumeration."""
-    per_place = experts // places
-    every = list(product(range(experts), repeat=chosen))
-    return sum(len({expert // per_place for expert in draw}) for draw in every) / len(every)
-
-
-@pytest.mark.parametrize(("places", "experts", "chosen"), [(2, 4, 1), (2, 4, 2), (4, 8, 3), (4, 4, 4), (8, 8, 2)])
-def test_a_token_is_sent_once_to_each_place(places: int, experts: int, chosen: int) -> None:
-    """Experts are drawn with replacement, as in the formula."""
-    ranks = RankGroup(cases.column(places), cases.column(places))
-    fast = Constants()._replace(intra_node_s=1e-30, dispatch=1.0)
-    dispatch_s = float(collective_time.dispatch(WHERE, fast, ranks, cases.column(1.0), cases.column(chosen))[0])
-    copies = mean_places(places, experts, chosen) * (places - 1) / places
-    assert dispatch_s == pytest.approx(copies / 450e9, rel=1e-6)
-
-
-@given(st.sampled_from([2, 4, 8, 16, 64]), st.integers(1, 16))
-def test_deduplicated_dispatch_is_never_slower(ranks: int, chosen: int) -> None:
-    group = collective_time.group(WHERE, cases.column(ranks), np.ones(1))
-    once = collective_time.dispatch(WHERE, Constants(), group, cases.column(1e9), cases.column(chosen))
-    each = collective_time.exchange(WHERE, Constants(), group, cases.column(1e9 * chosen))
-    # Within a node no token is sent twice; over nodes it is forwarded inside, which the plain all-to-all does not need.
-    inside = collective_time.gather(WHERE, Constants(), group, cases.column(1e9 * chosen))
-    assert float(once[0]) <= max(float(each[0]), float(inside[0])) * (1 + 1e-9) + 1e-4
 
 
 @pytest.mark.parametrize("name", ["trn1", "trn2", "trn3"])

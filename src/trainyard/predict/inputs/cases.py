@@ -85,6 +85,18 @@ class Cases:
     """Experts of a layer that every token uses."""
     dense_layers: Column
     """Layers whose MLP has no experts: the first ones, or those with an MLP in a hybrid."""
+    n_group: Column
+    """Groups of equal size that the experts of a layer are divided into; 0 or 1: they are not."""
+    topk_group: Column
+    """Groups that the experts of a token come from (node-limited routing, DeepSeek-V3, arXiv:2412.19437, section
+    2.1.2)."""
+    expert_imbalance: Column
+    """Tokens of the rank whose experts get most of them, over the mean of the ranks; 1: all get as many."""
+    dispatch_bytes: Column
+    """Bytes of a value of a token on its way to its experts; 0: as in the compute dtype."""
+    overlaps_dispatch: Column
+    """1 if dispatch and combine of one micro-batch run during the compute of another (DualPipe, Megatron's
+    overlap-moe-expert-parallel-comm), else 0."""
     q_lora_rank: Column
     """Channels of the compressed queries; 0: queries come from `width` directly."""
     kv_lora_rank: Column
@@ -302,14 +314,19 @@ PLAIN = dict.fromkeys(
         "extra_table_state_bytes",
         "extra_prefetch",
         "reshards_last",
+        "n_group",
+        "topk_group",
+        "dispatch_bytes",
+        "overlaps_dispatch",
         *_ADAPTERS,
         *_STATE_SPACE,
         *_VISION,
     ),
     0.0,
-)
-"""Columns that are 0 in a decoder whose layers each have attention and an MLP and all of whose weights are trained,
-with FSDP's default settings and an optimizer other than Muon."""
+) | {"expert_imbalance": 1.0}
+"""Columns of a decoder whose layers each have attention and an MLP and all of whose weights are trained, with FSDP's
+default settings and an optimizer other than Muon; experts are not in groups, get as many tokens each, and are not
+dispatched during other compute."""
 
 
 def column(values: Any) -> Column:
@@ -326,6 +343,8 @@ def of_model(model: Model) -> dict[str, Any]:
         "kv_heads",
         "head_dim",
         "vocab",
+        "n_group",
+        "topk_group",
         *_EXPERTS_AND_MLA,
         *_STATE_SPACE,
     )

@@ -19,12 +19,13 @@ SHARES = frozenset(
         "inter_node",
         "overlap",
         "dispatch",
+        "dispatch_units",
         "host_link",
         "host_update",
     )
 )
 """Constants that are at most 1."""
-AT_LEAST_ONE = frozenset(("imbalance", "adapted"))
+AT_LEAST_ONE = frozenset(("adapted",))
 """Constants that are at least 1."""
 
 
@@ -41,7 +42,7 @@ class Constants(NamedTuple):
     low_matmul: float = 0.75
     """Like `matmul`, below 16 bits, including the time to round."""
     grouped: float = 0.78
-    """Share of `matmul` that grouped products of many experts attain."""
+    """Share of `matmul` that grouped products of several experts attain."""
     adapted: float = 1.15
     """Time of a frozen layer's products with adapters over their time without."""
     attention: float = 0.35
@@ -80,10 +81,11 @@ class Constants(NamedTuple):
     """Share of the shorter of communication and compute that is hidden under the longer, if they may overlap."""
     dispatch: float = 0.9
     """Like `intra_node` and `inter_node`, for the all-to-all of tokens to their experts."""
+    dispatch_units: float = 20 / 132
+    """Share of the compute units that dispatch and combine take from compute they run at the same time as: 20 of an
+    H800's 132 streaming multiprocessors (DeepSeek-V3, arXiv:2412.19437, section 3.2.2)."""
     host_link: float = 0.8
     """Share of the host link's bandwidth that copies attain. Assumed: 26 of PCIe 4.0's 31.5 GB/s are usual."""
     host_update: float = 0.4
     """Share of the host's memory bandwidth that an optimizer update there attains: as CPU-Adam with 10 billion weights
     in about 2.6 s on two sockets of 128 GB/s (Ren et al. 2021, arXiv:2101.06840, section 6), 28 bytes per weight."""
-    imbalance: float = 1.2
-    """Tokens of the busiest rank's experts over the mean."""

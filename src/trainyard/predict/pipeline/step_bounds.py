@@ -18,7 +18,7 @@ from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import StagePartition
 from trainyard.predict.pipeline.simulation import PipelineTimes
-from trainyard.predict.time import collective_time, data_parallel, shapes
+from trainyard.predict.time import collective_time, data_parallel, dispatch_overlap, shapes
 from trainyard.predict.time.data_parallel import Sharded
 from trainyard.predict.time.layer import Phase, head, layer, time_recomputation
 
@@ -100,6 +100,8 @@ def _layer_kind_times(
     `before`: layers before them."""
     forward, backward = layer(cases, hardware, tuned)
     recomputation = time_recomputation(cases, forward)
+    if (cases.overlaps_dispatch > 0).any():
+        forward, backward = dispatch_overlap.overlap(cases, tuned, forward, recomputation, backward)
     recompute_and_backward = recomputation.plus(backward)
     sharded = data_parallel.sharded(cases, hardware, tuned, forward.seconds, recompute_and_backward.seconds)
     return LayerKind(

@@ -123,31 +123,15 @@ def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size_
 
 
 def dispatch(
-    hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, experts_per_token: Column
+    hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, ranks: Column, nodes: Column
 ) -> Column:
-    """Seconds to dispatch tokens of `size_bytes` in total to their experts, `experts_per_token` each. A token is sent
-    once to each node with one of its experts, and from there once to each device (DeepSeek-V3, arXiv:2412.19437,
-    section 3.2.2)."""
-    inside_s = (
-        (members.ranks - 1)
-        * _hit_probability(members.ranks, experts_per_token)
-        * size_bytes
-        / (_inside(hardware, members.near) * tuned.dispatch)
-    )
-    between_s = (
-        (members.nodes - 1)
-        * _hit_probability(members.nodes, experts_per_token)
-        * size_bytes
-        / (hardware.inter_node * tuned.dispatch)
-    )
+    """Seconds to dispatch tokens of `size_bytes` in total, each to experts on `ranks` other ranks and `nodes` other
+    nodes. A token is sent once to each node with one of its experts, and from there once to each device (DeepSeek-V3,
+    arXiv:2412.19437, section 3.2.2)."""
+    inside_s = ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
+    between_s = nodes * size_bytes / (hardware.inter_node * tuned.dispatch)
     latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
     return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + latency_s, 0.0)
-
-
-def _hit_probability(targets: Column, experts_per_token: Column) -> Column:
-    """Probability that at least one of a token's `experts_per_token` experts is at a given one of `targets` ranks or
-    nodes, if all are equally likely."""
-    return 1 - (1 - 1 / np.maximum(targets, 1.0)) ** experts_per_token
 
 
 def send(hardware: RankHardware, tuned: Constants, size_bytes: Column, stride: Column) -> Column:

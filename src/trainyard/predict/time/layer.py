@@ -15,7 +15,7 @@ from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.fine_tuning import NF4_BYTES
 from trainyard.predict.inputs.hardware import RankHardware
-from trainyard.predict.time import collective_time, shapes, state_space
+from trainyard.predict.time import collective_time, expert_routing, shapes, state_space
 from trainyard.predict.time.shapes import Product
 
 _KERNELS_PER_LAYER = {"forward": 8.0, "backward": 12.0}
@@ -39,7 +39,8 @@ _PERMUTED_WIDTHS = 3.0
 
 class Phase(NamedTuple):
     """Seconds of one layer in one phase of a micro-batch. `parallel`, `context`, `dispatch`: communication of tensor,
-    context and expert parallelism; `host`: time of the host to launch the kernels while the device works. If the device
+    context and expert parallelism; `hidden_dispatch`: the part of the latter that runs during the compute of another
+    micro-batch, and is not a part of `device`; `host`: time of the host to launch the kernels while the device works. If the device
     is the host's own cores, which do nothing else meanwhile, the time to call the layer's operations is a part of
     `elementwise`, as in a trace, and `launch` is that of the wrappers of collectives."""
 
@@ -51,6 +52,7 @@ class Phase(NamedTuple):
     parallel: Column
     context: Column
     dispatch: Column
+    hidden_dispatch: Column
     host: Column
     launch: Column
 
@@ -79,7 +81,11 @@ class Phase(NamedTuple):
 
 
 def product(
-    hardware: RankHardware, tuned: Constants, matmul: Product, is_low: Column | None = None, rate_share: float = 1.0
+    hardware: RankHardware,
+    tuned: Constants,
+    matmul: Product,
+    is_low: Column | None = None,
+    rate_share: Column | float = 1.0,
 ) -> Column:
     """Seconds of a matrix product: the longer of arithmetic and memory traffic; 0 if it is empty. Its rate reaches half
     of the peak if one of its dimensions is as large as `tuned.rows`, `tuned.columns` or `tuned.depth`, and the others
@@ -110,7 +116,7 @@ def products(
     matmuls: list[Product],
     is_low: Column,
     trained: Column,
-    rate_share: float = 1.0,
+    rate_share: Column | float = 1.0,
 ) -> tuple[Column, Column]:
     """(forward, backward) seconds of several products of a micro-batch. `is_low`, `rate_share`: as in `product`;
     `trained`: 1 if the gradients of their weights are computed."""
@@ -194,16 +200,20 @@ def _context_parallel_seconds(cases: Cases, hardware: RankHardware, tuned: Const
 
 
 def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
-    """Seconds to dispatch tokens to their experts and to combine the results. trainyard's own trainer sends one copy
-    per expert."""
-    members, token_bytes = collective_time.experts(cases, hardware), shapes.expert_width(cases) * cases.width_bytes
-    sent_bytes = shapes.routed_tokens(cases) * token_bytes  # one copy per expert
+    """Seconds to dispatch tokens to their experts and to combine the results, in the forward pass, or their gradients
+    in the backward pass. The rank whose experts get most tokens receives and returns most. trainyard's own trainer
+    sends one copy per expert."""
+    members = collective_time.experts(cases, hardware)
+    sent_values = cases.expert_imbalance * shapes.routed_tokens(cases) * shapes.expert_width(cases)  # one copy each
+    dispatch_bytes = np.where(cases.dispatch_bytes > 0, cases.dispatch_bytes, cases.width_bytes)
     # Other frameworks send a token once to each device with one of its experts.
-    deduplicated_s = collective_time.dispatch(
-        hardware, tuned, members, sent_bytes / np.maximum(cases.active_experts, 1.0), cases.active_experts
-    )
-    copies_s = collective_time.exchange(hardware, tuned, members, sent_bytes)
-    return 2 * np.where(cases.native > 0, copies_s, deduplicated_s)
+    token_values, reach = sent_values / np.maximum(cases.active_experts, 1.0), expert_routing.reach(cases, members)
+    seconds = np.zeros(1)
+    for value_bytes in (dispatch_bytes, cases.width_bytes):  # results return in the compute dtype
+        copies_s = collective_time.exchange(hardware, tuned, members, sent_values * value_bytes)
+        deduplicated_s = collective_time.dispatch(hardware, tuned, members, token_values * value_bytes, *reach)
+        seconds = seconds + np.where(cases.native > 0, copies_s, deduplicated_s)
+    return seconds
 
 
 def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase, Phase]:
@@ -242,13 +252,15 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     if (cases.experts > 0).any():
         expert_products, shared_products = shapes.expert_products(cases)
         # Grouped products are slower, and the rank with most tokens sets the time.
-        expert_s = products(hardware, tuned, expert_products, is_low, trained, tuned.grouped / tuned.imbalance)
+        rate_share = np.where(shapes.local_experts(cases) > 1, tuned.grouped, 1.0) / cases.expert_imbalance
+        expert_s = products(hardware, tuned, expert_products, is_low, trained, rate_share)
         shared_s = products(hardware, tuned, shared_products, is_low, trained)
         matmul = [
             matmul[direction] + adapter_slowdown * moe_share * (expert_s[direction] + shared_s[direction])
             for direction in (0, 1)
         ]
-        routed_bytes = shapes.routed_tokens(cases) * shapes.expert_width(cases) * cases.width_bytes
+        routed_tokens = cases.expert_imbalance * shapes.routed_tokens(cases)
+        routed_bytes = routed_tokens * shapes.expert_width(cases) * cases.width_bytes
         route = moe_share * (
             2 * _PERMUTED_WIDTHS * routed_bytes / (hardware.bandwidth * tuned.bandwidth)
             + _ROUTING_KERNELS * tuned.kernel_s
@@ -269,6 +281,7 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
             parallel=tensor_s,
             context=context_s,
             dispatch=dispatch,
+            hidden_dispatch=np.zeros(1),
             host=(1 - hardware.host) * (host_extra_s + calls_s[direction]),
             launch=hardware.host * host_extra_s,
         )
@@ -312,6 +325,7 @@ def time_recomputation(cases: Cases, forward: Phase) -> Phase:
         parallel=zero,
         context=zero,
         dispatch=zero,
+        hidden_dispatch=zero,
         host=forward.host / 2,
         launch=forward.launch / 2,
     )

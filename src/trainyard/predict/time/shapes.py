@@ -181,15 +181,20 @@ def routed_tokens(cases: Cases) -> Column:
     return cases.tokens / np.where(cases.ep > 1, cases.tp, 1.0) * cases.active_experts
 
 
+def local_experts(cases: Cases) -> Column:
+    """Routed experts of a layer on a rank of ep."""
+    return np.maximum(cases.experts / cases.ep, 1.0)
+
+
 def expert_products(cases: Cases) -> tuple[list[Product], list[Product]]:
     """(grouped, common): products of the routed experts on a rank, and those applied to every token, of the router and
     shared experts."""
-    local_experts = np.maximum(cases.experts / cases.ep, 1.0)
-    rows = routed_tokens(cases) / local_experts
+    experts_of_rank = local_experts(cases)
+    rows = routed_tokens(cases) / experts_of_rank
     ffn, width = cases.moe_ffn_hidden_size / expert_divided(cases), expert_width(cases)
     grouped = [
-        Product(rows, (1 + cases.gated) * ffn, width, local_experts),
-        Product(rows, width, ffn, local_experts),
+        Product(rows, (1 + cases.gated) * ffn, width, experts_of_rank),
+        Product(rows, width, ffn, experts_of_rank),
     ]
     common_products = [
         Product(cases.residual_tokens, cases.experts, cases.width),  # router

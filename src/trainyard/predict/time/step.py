@@ -176,9 +176,10 @@ def _phase_accounts(phase_name: str, phase: Phase, layer_passes: Column) -> list
         "compute/reduction": phase.scan,
         "comm/all_reduce@tp": phase.parallel,
         "comm/all_gather@cp": phase.context,
-        "comm/all_to_all@ep": phase.dispatch,
     }
-    return [AccountSeconds(account, phase_name, seconds * layer_passes) for account, seconds in accounts.items()]
+    lines = [AccountSeconds(account, phase_name, seconds * layer_passes) for account, seconds in accounts.items()]
+    dispatch, hidden = phase.dispatch * layer_passes, phase.hidden_dispatch * layer_passes
+    return [*lines, AccountSeconds("comm/all_to_all@ep", phase_name, dispatch, hidden)]
 
 
 def _communication_account(account: str, phase: str, part: Exposed) -> AccountSeconds:
