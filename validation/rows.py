@@ -27,6 +27,7 @@ from trainyard.models import presets
 from trainyard.predict.economics import step_cost
 from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, PLAIN, of_model
+from trainyard.predict.inputs.recomputed_modules import as_column
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import partition, schedules
@@ -371,6 +372,8 @@ def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dic
         "width_bytes": 2.0, "weight_bytes": weight, "gradient_bytes": gradient, "qk_norm": 0.0, "native": 0.0,
         "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else gradient,
         "recomputed_share": 0.5 if sharded and activation_checkpoint == 1 else 0.0,
+        # Megatron's default modules.
+        "recompute_modules": as_column(["core_attn"] if activation_checkpoint == 1 and not sharded else []),
         "adapters": _RANK if _LORA in notes or "lora" in values["model"].lower() else 0.0,
     }  # fmt: skip
 

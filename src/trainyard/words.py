@@ -230,6 +230,17 @@ AXES: Mapping[str, Word] = {
 DTYPES: Mapping[str, int] = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "float4": 1}
 """Names of number formats -> bytes an element (float4 is packed two to a byte; rounded up here)."""
 
+RECOMPUTE_MODULES: Mapping[str, str] = {
+    "layernorm": "Norms, whose outputs are the inputs of matrix products.",
+    "core_attn": "Attention without its projections.",
+    "moe_act": "The activation function of experts.",
+    "mla_up_proj": "The projections that expand compressed queries, keys and values of latent attention.",
+    "mlp": "The MLP of layers without experts.",
+    "moe": "Experts with their router, dispatch and combine.",
+    "shared_experts": "Experts that every token uses.",
+}
+"""Modules of a layer that selective activation checkpointing can recompute, by Megatron Core's names."""
+
 VENDORS: Mapping[str, Word] = {
     "nvidia": Word("NVIDIA", "CUDA devices, NCCL."),
     "amd": Word("AMD", "ROCm devices, RCCL."),

@@ -45,9 +45,8 @@ def model_flops(cases: Cases) -> Column:
         sum((product.flops for product in shapes.attention_products(cases)), np.zeros(1)) * attention_layers
     )
     mlp_flops = sum((product.flops for product in shapes.dense_products(cases)), np.zeros(1)) * dense_layers
-    expert_products, shared_products = shapes.expert_products(cases)
-    expert_flops = sum((product.flops for product in expert_products), np.zeros(1)) * moe_layers
-    shared_flops = sum((product.flops for product in shared_products), np.zeros(1)) * moe_layers
+    expert_flops = sum((product.flops for product in shapes.expert_products(cases)), np.zeros(1)) * moe_layers
+    shared_flops = sum((product.flops for product in shapes.common_expert_products(cases)), np.zeros(1)) * moe_layers
     # Scores and weighted values of causal attention: 2 FLOPs for half of the pairs of tokens, so tokens^2 for each
     # channel of the queries and of the values. Without a mask (`unmasked` is 1) there are twice as many.
     score_flops = (

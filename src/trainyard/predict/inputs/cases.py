@@ -192,6 +192,9 @@ class Cases:
     """Sequences or images that a rank computes at a time."""
     activation_checkpoint: Column
     """Index of the activation checkpointing mode in `ACTIVATION_CHECKPOINTS`."""
+    recompute_modules: Column
+    """The modules that selective activation checkpointing recomputes, as `recomputed_modules.as_column`; 0: all of a
+    layer but attention and the share 1 - `recomputed_share` of its matrix products."""
     activation_checkpoint_every: Column
     """1 of so many layers recomputes activations."""
     recomputed_share: Column
@@ -318,6 +321,7 @@ PLAIN = dict.fromkeys(
         "topk_group",
         "dispatch_bytes",
         "overlaps_dispatch",
+        "recompute_modules",
         *_ADAPTERS,
         *_STATE_SPACE,
         *_VISION,

@@ -15,6 +15,7 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column
 from trainyard.predict.inputs.fine_tuning import NF4_BYTES
+from trainyard.predict.inputs.recomputed_modules import is_recomputed
 from trainyard.predict.memory import native_memory
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
 from trainyard.predict.pipeline.in_flight import in_flight
@@ -131,8 +132,11 @@ def _activations(cases: Cases, stage_layers: Column, dense: Column, routed: Colu
     those without and those with experts."""
     all_bytes = layer_activations(cases, stage_layers, dense, routed)
     input_bytes = stage_layers * cases.residual_tokens * cases.width * cases.width_bytes
-    score_bytes = stage_layers * _score_values(cases) * cases.width_bytes
-    selective_bytes = np.where(cases.flash > 0, stage_layers * _selective_activations(cases), all_bytes - score_bytes)
+    selective_bytes = stage_layers * _selective_activations(cases)
+    has_modules = cases.recompute_modules > 0
+    if has_modules.any():
+        without_modules = layer_activations(cases, stage_layers, dense, routed, without_recomputed=True)
+        selective_bytes = np.where(has_modules, without_modules, selective_bytes)
     micro_batch_bytes = np.where(
         cases.activation_checkpoint == FULL,
         input_bytes,
@@ -147,9 +151,19 @@ def _activations(cases: Cases, stage_layers: Column, dense: Column, routed: Colu
     )
 
 
-def layer_activations(cases: Cases, stage_layers: Column, dense: Column, routed: Column) -> Column:
+def layer_activations(
+    cases: Cases, stage_layers: Column, dense: Column, routed: Column, without_recomputed: bool = False
+) -> Column:
     """Bytes of a micro-batch that `stage_layers` layers keep without recomputation, of which `dense` have an MLP and
-    `routed` have experts. `..._values` are numbers of values in the compute dtype, of one layer."""
+    `routed` have experts. `without_recomputed`: leave out what `cases.recompute_modules` recompute. `..._values` are
+    numbers of values in the compute dtype, of one layer."""
+
+    def kept(*modules: str) -> Column:
+        """0 in cases that recompute one of the modules, else 1."""
+        if not without_recomputed:
+            return np.ones(1)
+        return 1 - np.maximum.reduce([is_recomputed(cases, module) for module in modules])
+
     value_bytes, tp = cases.width_bytes, cases.tp
     attention_share, space_share = shapes.mixer_shares(cases)
     residual_values = shapes.sublayer_count(cases) * cases.residual_tokens * cases.width  # inputs of norms
@@ -162,21 +176,32 @@ def layer_activations(cases: Cases, stage_layers: Column, dense: Column, routed:
         cases.low_precision > 0, 1 / value_bytes, 1.0
     )  # products save their inputs in the dtype they compute in
     kept_inputs = shapes.sublayer_count(cases) * (keeps_attention_input + keeps_mlp_input) / 2
-    normed_values = kept_inputs * cases.residual_tokens * cases.width * input_ratio
+    normed_values = kept("layernorm") * kept_inputs * cases.residual_tokens * cases.width * input_ratio
     tokens_per_tp = cases.tokens / tp
     key_channels = np.where(cases.kv_lora_rank > 0, cases.queries, cases.kv_heads * cases.head_dim)
     value_channels = np.where(cases.kv_lora_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
     latent_values = np.where(cases.kv_lora_rank > 0, cases.tokens * (cases.q_lora_rank + 2 * cases.kv_lora_rank), 0.0)
-    attention_values = tokens_per_tp * (cases.queries + key_channels + value_channels + cases.values) + latent_values
-    statistics = tokens_per_tp * cases.heads * _FLOAT32 / value_bytes  # a float32 log-sum-exp per token and head
+    is_expanded = np.where(cases.kv_lora_rank > 0, kept("mla_up_proj"), 1.0)
+    attention_values = (
+        tokens_per_tp * (is_expanded * (cases.queries + key_channels + value_channels) + cases.values) + latent_values
+    )
+    # A float32 log-sum-exp per token and head.
+    statistics = kept("core_attn") * tokens_per_tp * cases.heads * _FLOAT32 / value_bytes
     down_input_ratio = keeps_mlp_input * input_ratio
-    mlp_values = tokens_per_tp * cases.ffn * (1 + cases.gated + down_input_ratio)
+    mlp_values = kept("mlp") * tokens_per_tp * cases.ffn * (1 + cases.gated + down_input_ratio)
     routed_tokens = shapes.routed_tokens(cases)  # rows of all experts of a rank
     ffn = cases.moe_ffn_hidden_size / shapes.expert_divided(cases)
-    expert_values = routed_tokens * (
-        shapes.expert_width(cases) * (1 + down_input_ratio) + ffn * (1 + cases.gated + down_input_ratio)
+    expert_values = (
+        cases.expert_imbalance
+        * routed_tokens
+        * kept("moe")
+        * (
+            shapes.expert_width(cases) * (1 + down_input_ratio)
+            + ffn * (1 + cases.gated + kept("moe_act") * down_input_ratio)
+        )
     )
-    expert_values = expert_values + tokens_per_tp * cases.shared_experts * cases.moe_ffn_hidden_size * (
+    shared_channels = cases.shared_experts * cases.moe_ffn_hidden_size
+    expert_values = expert_values + kept("moe", "shared_experts") * tokens_per_tp * shared_channels * (
         1 + cases.gated + down_input_ratio
     )
     attention_adapter_values, mlp_adapter_values = (
@@ -184,7 +209,7 @@ def layer_activations(cases: Cases, stage_layers: Column, dense: Column, routed:
         for products in (shapes.attention_adapter_products(cases), shapes.mlp_adapter_products(cases))
     )
     mixer_values = attention_share * (
-        attention_values + attention_adapter_values + statistics + _score_values(cases)
+        attention_values + attention_adapter_values + statistics + kept("core_attn") * _score_values(cases)
     ) + space_share * state_space.activations(cases)
     modulation_values = np.where(
         cases.modulation_vectors > 0, 4 * cases.tokens * cases.width, 0.0

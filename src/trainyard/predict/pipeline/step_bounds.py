@@ -20,7 +20,8 @@ from trainyard.predict.pipeline.partition import StagePartition
 from trainyard.predict.pipeline.simulation import PipelineTimes
 from trainyard.predict.time import collective_time, data_parallel, dispatch_overlap, shapes
 from trainyard.predict.time.data_parallel import Sharded
-from trainyard.predict.time.layer import Phase, head, layer, time_recomputation
+from trainyard.predict.time.layer import Phase, head, layer
+from trainyard.predict.time.recomputation import time_recomputation
 
 
 class LayerKind(NamedTuple):
@@ -99,7 +100,7 @@ def _layer_kind_times(
     """The times of one layer of the kind that all layers of `cases` have. `count`: layers of this kind in the model;
     `before`: layers before them."""
     forward, backward = layer(cases, hardware, tuned)
-    recomputation = time_recomputation(cases, forward)
+    recomputation = time_recomputation(cases, hardware, tuned, forward)
     if (cases.overlaps_dispatch > 0).any():
         forward, backward = dispatch_overlap.overlap(cases, tuned, forward, recomputation, backward)
     recompute_and_backward = recomputation.plus(backward)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column
+from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.fine_tuning import NF4_BYTES
 from trainyard.predict.inputs.hardware import RankHardware
@@ -40,9 +40,9 @@ _PERMUTED_WIDTHS = 3.0
 class Phase(NamedTuple):
     """Seconds of one layer in one phase of a micro-batch. `parallel`, `context`, `dispatch`: communication of tensor,
     context and expert parallelism; `hidden_dispatch`: the part of the latter that runs during the compute of another
-    micro-batch, and is not a part of `device`; `host`: time of the host to launch the kernels while the device works. If the device
-    is the host's own cores, which do nothing else meanwhile, the time to call the layer's operations is a part of
-    `elementwise`, as in a trace, and `launch` is that of the wrappers of collectives."""
+    micro-batch, and is not a part of `device`; `host`: time of the host to launch the kernels while the device works.
+    If the device is the host's own cores, which do nothing else meanwhile, the time to call the layer's operations is a
+    part of `elementwise`, as in a trace, and `launch` is that of the wrappers of collectives."""
 
     matmul: Column
     attention: Column
@@ -216,6 +216,15 @@ def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) ->
     return seconds
 
 
+def time_experts(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
+    """(forward, backward) seconds of the products of the routed experts for a micro-batch. Grouped products of several
+    experts are slower than one, and the rank whose experts get most tokens sets the time."""
+    rate_share = np.where(shapes.local_experts(cases) > 1, tuned.grouped, 1.0) / cases.expert_imbalance
+    return products(
+        hardware, tuned, shapes.expert_products(cases), cases.low_precision, shapes.all_trained(cases), rate_share
+    )
+
+
 def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase, Phase]:
     """(forward, backward) times of the mean layer of a model for a micro-batch: kinds of layers weighted by their
     numbers. Pairs in the body are (forward, backward) too."""
@@ -250,11 +259,8 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
         scan = state_space.scan(cases, hardware, tuned)
         context_s = context_s + space_share * state_space.context_exchange_seconds(cases, hardware, tuned)
     if (cases.experts > 0).any():
-        expert_products, shared_products = shapes.expert_products(cases)
-        # Grouped products are slower, and the rank with most tokens sets the time.
-        rate_share = np.where(shapes.local_experts(cases) > 1, tuned.grouped, 1.0) / cases.expert_imbalance
-        expert_s = products(hardware, tuned, expert_products, is_low, trained, rate_share)
-        shared_s = products(hardware, tuned, shared_products, is_low, trained)
+        expert_s = time_experts(cases, hardware, tuned)
+        shared_s = products(hardware, tuned, shapes.common_expert_products(cases), is_low, trained)
         matmul = [
             matmul[direction] + adapter_slowdown * moe_share * (expert_s[direction] + shared_s[direction])
             for direction in (0, 1)
@@ -305,35 +311,6 @@ def _host_collective_seconds(cases: Cases, hardware: RankHardware, tuned: Consta
     return (
         tensor_collectives + expert_collectives + other_collectives
     ) * tuned.host_collective_s + misses_fused_softmax * tuned.host_plain_s
-
-
-def time_recomputation(cases: Cases, forward: Phase) -> Phase:
-    """Times of recomputing a layer's forward pass (whose times are `forward`) for a micro-batch: all of it ("full"), or
-    the part that is cheap to compute and large to keep ("selective"). Zero without activation checkpointing.
-
-    Selective with fused attention (`cases.flash`): elementwise kernels, routing and the fraction
-    `cases.recomputed_share` of the matrix products. With attention that writes its scores: attention alone (Korthikanti
-    et al. 2022, section 5). If every k-th layer is recomputed (`activation_checkpoint_every`), the mean layer: 1/k.
-    """
-    zero, is_flash = np.zeros(1), cases.flash > 0
-    selective = Phase(
-        matmul=np.where(is_flash, forward.matmul * cases.recomputed_share, 0.0),
-        attention=np.where(is_flash, 0.0, forward.attention),
-        elementwise=np.where(is_flash, forward.elementwise, 0.0),
-        route=np.where(is_flash, forward.route, 0.0),
-        scan=zero,
-        parallel=zero,
-        context=zero,
-        dispatch=zero,
-        hidden_dispatch=zero,
-        host=forward.host / 2,
-        launch=forward.launch / 2,
-    )
-    is_full, is_selective = cases.activation_checkpoint == FULL, cases.activation_checkpoint == SELECTIVE
-    layer_share = 1 / cases.activation_checkpoint_every
-    return forward.times(np.where(is_full, layer_share, 0.0)).plus(
-        selective.times(np.where(is_selective, layer_share, 0.0))
-    )
 
 
 def head(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column, Column]:

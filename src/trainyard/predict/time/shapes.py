@@ -50,24 +50,31 @@ def attention_products(cases: Cases) -> list[Product]:
         for rows, before, after in streams(cases):
             projections += [Product(rows, outputs, width, before), Product(rows, width, cases.values / tp, after)]
         return projections
-    # Latent attention compresses queries, keys and values to low-rank channels (second product), and expands them again
-    # (first product for queries, third for keys and values).
-    has_latent_queries = cases.q_lora_rank > 0
-    key_value_width = np.where(has_latent_attention, cases.heads * (cases.head_dim + cases.v_head_dim), 0.0) / tp
-    qkv_width = (cases.heads + 2 * cases.kv_heads) * cases.head_dim / tp
     return [
-        Product(
-            tokens,
-            np.where(has_latent_attention, cases.queries / tp, qkv_width),
-            np.where(has_latent_attention & has_latent_queries, cases.q_lora_rank, width),
-        ),
+        *latent_expansions(cases),
+        # Latent attention compresses queries, keys and values to low-rank channels.
         Product(
             cases.residual_tokens,
             np.where(has_latent_attention, cases.q_lora_rank + cases.kv_lora_rank + cases.qk_rope_head_dim, 0.0),
             width,
         ),
-        Product(tokens, key_value_width, cases.kv_lora_rank),
         Product(tokens, width, cases.values / tp),
+    ]
+
+
+def latent_expansions(cases: Cases) -> list[Product]:
+    """Projections that expand compressed queries, and keys and values, to those of all heads; without latent attention
+    the first is the projection to queries, keys and values."""
+    is_latent = cases.kv_lora_rank > 0
+    expanded = np.where(is_latent, cases.heads * (cases.head_dim + cases.v_head_dim), 0.0)
+    qkv_width = (cases.heads + 2 * cases.kv_heads) * cases.head_dim
+    return [
+        Product(
+            cases.tokens,
+            np.where(is_latent, cases.queries, qkv_width) / cases.tp,
+            np.where(is_latent & (cases.q_lora_rank > 0), cases.q_lora_rank, cases.width),
+        ),
+        Product(cases.tokens, expanded / cases.tp, cases.kv_lora_rank),
     ]
 
 
@@ -186,26 +193,32 @@ def local_experts(cases: Cases) -> Column:
     return np.maximum(cases.experts / cases.ep, 1.0)
 
 
-def expert_products(cases: Cases) -> tuple[list[Product], list[Product]]:
-    """(grouped, common): products of the routed experts on a rank, and those applied to every token, of the router and
-    shared experts."""
+def expert_products(cases: Cases) -> list[Product]:
+    """Products of the routed experts on a rank."""
     experts_of_rank = local_experts(cases)
     rows = routed_tokens(cases) / experts_of_rank
     ffn, width = cases.moe_ffn_hidden_size / expert_divided(cases), expert_width(cases)
-    grouped = [
+    return [
         Product(rows, (1 + cases.gated) * ffn, width, experts_of_rank),
         Product(rows, width, ffn, experts_of_rank),
     ]
-    common_products = [
-        Product(cases.residual_tokens, cases.experts, cases.width),  # router
-        *_mlp_products(cases, cases.shared_experts * cases.moe_ffn_hidden_size, cases.tokens),
-    ]
+
+
+def shared_expert_products(cases: Cases) -> list[Product]:
+    """Products of the shared experts, which every token uses."""
+    return _mlp_products(cases, cases.shared_experts * cases.moe_ffn_hidden_size, cases.tokens)
+
+
+def common_expert_products(cases: Cases) -> list[Product]:
+    """Products of a layer with experts that are applied to every token: router, shared experts, and the projections
+    around latent experts."""
+    common = [Product(cases.residual_tokens, cases.experts, cases.width), *shared_expert_products(cases)]
     if (cases.moe_latent_size > 0).any():
-        common_products += [
+        common += [
             Product(cases.residual_tokens, cases.moe_latent_size, cases.width),
             Product(cases.residual_tokens, cases.width, cases.moe_latent_size),
         ]
-    return grouped, common_products
+    return common
 
 
 def expert_width(cases: Cases) -> Column:
@@ -250,7 +263,6 @@ class Weights(NamedTuple):
 
 def weights(cases: Cases) -> Weights:
     """Parameters of the mean layer and of the vocabulary's table on a rank, before data parallelism shards them."""
-    grouped, common_products = expert_products(cases)
     attention_share, space_share = mixer_shares(cases)
     common_weights = sublayer_count(cases) * cases.width + cases.vector_parameters + modulation_product(cases).weights
     if (space_share > 0).any():
@@ -258,8 +270,8 @@ def weights(cases: Cases) -> Weights:
     return Weights(
         shared=attention_share * _sum_weights(attention_products(cases)) + common_weights,
         dense=_sum_weights(dense_products(cases)),
-        routed=_sum_weights(common_products),
-        expert=_sum_weights(grouped),
+        routed=_sum_weights(common_expert_products(cases)),
+        expert=_sum_weights(expert_products(cases)),
         table=cases.vocab * cases.width / cases.tp,
     )
 
