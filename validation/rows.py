@@ -26,8 +26,7 @@ from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.economics import step_cost
 from trainyard.predict.inputs import cases, hardware
-from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, PLAIN, of_model
-from trainyard.predict.inputs.recomputed_modules import as_column
+from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, PLAIN, module_bits, of_model
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import partition, schedules
@@ -85,10 +84,10 @@ _UNTIED = (*_GATED, "nemotron")
 _LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 128}
 _KNOWN: dict[str, dict[str, float]] = {
     "deepseek-v3": {**_LATENT, "width": 7168, "heads": 128, "kv_heads": 128, "ffn": 18432, "vocab": 129280,
-                    "experts": 256, "active_experts": 8,
+                    "experts": 256, "active_experts": 8, "n_group": 8, "topk_group": 4,
                     "moe_ffn_hidden_size": 2048, "shared_experts": 1, "dense_layers": 3},
     "deepseek-v2": {**_LATENT, "width": 5120, "heads": 128, "kv_heads": 128, "ffn": 12288, "vocab": 102400,
-                    "experts": 160, "active_experts": 6,
+                    "experts": 160, "active_experts": 6, "n_group": 8, "topk_group": 3,
                     "moe_ffn_hidden_size": 1536, "shared_experts": 2, "dense_layers": 1},
     "llama-7b": {"layers": 32, "width": 4096, "heads": 32, "kv_heads": 32, "ffn": 11008, "vocab": 32000},
     "llama-13b": {"layers": 40, "width": 5120, "heads": 40, "kv_heads": 40, "ffn": 13824, "vocab": 32000},
@@ -126,7 +125,9 @@ _MEGATRON_DEEPSPEED = ("bloom", "gpt-neox", "mt-nlg")
 _UNPACKED = re.compile(r"unpacked|(?:not|without) pack", re.IGNORECASE)
 _OLD = (26, 4)
 """The last Megatron release (year, month) before its much faster experts."""
-_STAGES = re.compile(r"V(?:PP?|pp)=(\d+)")
+_STAGES = re.compile(r"V(?:PP?|pp)=(\d+)|(\d+) virtual stages")
+_MODULES = {"norms": "layernorm", "MLA up-projections": "mla_up_proj"}
+"""Name of recomputed modules in notes -> Megatron Core's."""
 
 
 def read(path: Path) -> list[Row]:
@@ -274,6 +275,7 @@ def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
         partition.counted("uneven", columns["layers"], columns["pp"] * columns["interleave"])
     )
     columns["schedule"] = float(schedules.SCHEDULES.index("interleaved")) if columns["interleave"] > 1 else 0.0
+    columns |= _dispatch(notes)
     columns |= _recipe(values, notes, columns) | {"seq_len": _number(values, "seq", known.get("seq_len"))}
     ranks = prod(columns[axis] for axis in ("dp_replicate", "dp_shard", "tp", "cp", "pp"))
     if columns["samples"] % (columns["dp_replicate"] * columns["dp_shard"] * columns["micro_batch_size"]) > 1e-9:
@@ -307,6 +309,7 @@ def _model(values: dict[str, str], model: str, known: dict[str, float]) -> dict[
         "moe_ffn_hidden_size": (known.get("moe_ffn_hidden_size", ffn)) if experts else 0.0,
         "shared_experts": known.get("shared_experts", 0.0) if experts else 0.0,
         "dense_layers": _dense_layers(values, known) if experts else 0.0,
+        "n_group": known.get("n_group", 0.0), "topk_group": known.get("topk_group", 0.0),
         **{name: known.get(name, 0.0) for name in ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "v_head_dim")},
     }  # fmt: skip
 
@@ -333,7 +336,7 @@ def _layout(values: dict[str, str], notes: str) -> dict[str, float]:
         raise _Refused(f"dp is {values['dp']}, but {devices:g} devices / (tp {tp:g} x pp {pp:g} x cp {cp:g}) = {dp:g}")
     divided = zero not in ("none", "ddp")  # default: the optimizer's state is sharded, as in Megatron Core
     stages = _STAGES.search(notes)
-    interleave = float(stages[1]) if stages and pp > 1 else 1.0
+    interleave = float(stages[1] or stages[2]) if stages and pp > 1 else 1.0
     shard = dp if divided else 1.0
     if zero.startswith("hsdp"):  # default: weights are sharded within a node, and replicated over nodes
         shard = gcd(int(dp), max(1, _nodes_of(MACHINES.get(values["accelerator"], "")) // int(tp * cp)))
@@ -342,6 +345,16 @@ def _layout(values: dict[str, str], notes: str) -> dict[str, float]:
         "ep": ep, "interleave": max(interleave, 1.0), "is_sharded": float(divided),
         "zero": float(stage), "loss_parallel": 1.0,
     }  # fmt: skip
+
+
+def _dispatch(notes: str) -> dict[str, float]:
+    """How tokens are sent to experts: in DualPipe during the compute of another micro-batch, with two stages per rank.
+    DualPipe keeps both on each rank twice; the variant here (DualPipeV) has the same order."""
+    columns = {"dispatch_bytes": 1.0} if "fp8 dispatch" in notes else {}
+    if "DualPipe" in notes:
+        columns |= {"overlaps_dispatch": 1.0, "interleave": 2.0}
+        columns |= {"schedule": float(schedules.SCHEDULES.index("dualpipev"))}
+    return columns
 
 
 def _batch(values: dict[str, str], notes: str, layout: dict[str, float]) -> tuple[float, float]:
@@ -356,7 +369,8 @@ def _batch(values: dict[str, str], notes: str, layout: dict[str, float]) -> tupl
 
 def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dict[str, float]:
     precision, recomputed = values["precision"].lower(), values["activation_ckpt"].lower()
-    activation_checkpoint = {"full": 2.0, "selective": 1.0, "op": 1.0}.get(recomputed, 0.0)
+    modules = [module for words, module in _MODULES.items() if "recomputes" in notes and words in notes]
+    activation_checkpoint = 1.0 if modules else {"full": 2.0, "selective": 1.0, "op": 1.0}.get(recomputed, 0.0)
     sharded = values["zero_or_fsdp"].lower().startswith(_SHARDED)
     mixed = "amp" in precision or sharded
     old = values["accelerator"].startswith(("A100", "V100")) and "fp16" in precision
@@ -372,8 +386,10 @@ def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dic
         "width_bytes": 2.0, "weight_bytes": weight, "gradient_bytes": gradient, "qk_norm": 0.0, "native": 0.0,
         "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else gradient,
         "recomputed_share": 0.5 if sharded and activation_checkpoint == 1 else 0.0,
-        # Megatron's default modules.
-        "recompute_modules": as_column(["core_attn"] if activation_checkpoint == 1 and not sharded else []),
+        # Megatron's default is attention.
+        "recompute_modules": module_bits(
+            modules or (["core_attn"] if activation_checkpoint == 1 and not sharded else [])
+        ),
         "adapters": _RANK if _LORA in notes or "lora" in values["model"].lower() else 0.0,
     }  # fmt: skip
 

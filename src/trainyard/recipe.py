@@ -40,10 +40,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     A sample is a sequence of `seq_len` tokens; if samples are not text, `seq_len` is 1 and a token is a sample.
     `activation_checkpoint`: which activations the backward pass recomputes, in every `activation_checkpoint_every`-th
     block: none, those of whole blocks (`full`), or all of a block except its matrix products and attention
-    (`selective`). `offload`: parameters and optimizer state reside in host memory. `compile`: torch.compile each block
-    (true) or the whole model (`whole`). `optimizer_implementation`: that of the optimizer step; `auto` is `fused`, or
-    `foreach` if torch has no fused kernel. `embedding_optimizer`: that of a recommender's tables: the model's optimizer
-    (`same`), or row-wise AdaGrad (`rowwise_adagrad`), whose cost depends on the rows looked up, not on the table size.
+    (`selective`); with `recompute_modules`, `selective` recomputes only these modules, by Megatron Core's names.
+    `overlap_dispatch`: tokens are sent to experts and back during the compute of another micro-batch. trainyard's own
+    trainer has neither. `offload`: parameters and optimizer state reside in host memory. `compile`: torch.compile each
+    block (true) or the whole model (`whole`). `optimizer_implementation`: that of the optimizer step; `auto` is
+    `fused`, or `foreach` if torch has no fused kernel. `embedding_optimizer`: that of a recommender's tables: the
+    model's optimizer (`same`), or row-wise AdaGrad (`rowwise_adagrad`), whose cost depends on the rows looked up, not
+    on the table size.
 
     `beta1`, `beta2`, `eps`: of AdamW; `eps`: of row-wise AdaGrad too. `momentum`, `nesterov`: of SGD (default 0.9,
     false) and Muon (0.95, true); `weight_decay`: decoupled, for SGD as an L2 term (default 0.1; 0 for SGD and for the
@@ -78,6 +81,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dtype: str = "float32"
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
     activation_checkpoint_every: int = 1
+    recompute_modules: tuple[str, ...] = ()
+    overlap_dispatch: bool = False
     schedule: Literal["none", "gpipe", "1f1b", "interleaved", "looped_bfs", "zero_bubble", "zbv", "dualpipev"] = "none"
     offload: bool = False
     compile: bool | Literal["whole"] = False
@@ -137,6 +142,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not 0 <= self.seed < 2**63:
             raise BadJob(f"seed = {self.seed} must be from 0 to 2**63 - 1.")
         words.check(self.dtype, words.DTYPES, "dtype")
+        for module in self.recompute_modules:
+            words.check(module, words.RECOMPUTE_MODULES, "recompute_modules")
+        if self.recompute_modules and self.activation_checkpoint != "selective":
+            raise BadJob(
+                f"recompute_modules = {list(self.recompute_modules)} with activation_checkpoint = "
+                f"{self.activation_checkpoint!r}.",
+                "Use activation_checkpoint = 'selective'.",
+            )
 
     @property
     def rolls_back(self) -> bool:

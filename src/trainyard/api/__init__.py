@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from trainyard.api.trace_modes import query as query
     from trainyard.api.trace_modes import reconcile as reconcile
     from trainyard.api.trace_modes import what_if as what_if
+    from trainyard.api.training_options import TrainingOptions as TrainingOptions
     from trainyard.api.triage_record import triage_numerics as triage_numerics
     from trainyard.api.watch_runs import watch_run as watch_run
     from trainyard.api.write_report import report as report
@@ -100,6 +101,7 @@ _ELSEWHERE = {
     "compare_numerics": "trainyard.api.compare_records",
     "critical_path": "trainyard.api.trace_modes",
     "FineTune": "trainyard.api.fine_tune",
+    "TrainingOptions": "trainyard.api.training_options",
     "gate": "trainyard.api.gate_stored_runs",
     "gate_bisect": "trainyard.api.gate_revisions",
     "gate_convergence": "trainyard.api.gate_losses",
@@ -190,6 +192,7 @@ def plan(
     tokens: float = 0.0,
     costs: RunCosts | None = None,
     fine_tune: FineTune | None = None,
+    training: TrainingOptions | None = None,
     fix: Sequence[str] = (),
     framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"] = "",
     front: bool = False,
@@ -203,9 +206,10 @@ def plan(
     machine or of the configuration. `batch`: samples of a step over all devices. `seq_len`: tokens of a sequence.
     `tokens`: tokens or images of the whole training, for days, dollars, energy and scaling; `costs`: of its failures,
     checkpoints and power cap, as in `RunCosts(mtbf_hours=30_000, power_cap=500)`. `fine_tune`: fine-tune a model
-    instead, as in `FineTune(method="lora", lora_rank=32)`. `fix`: only layouts with these values, as `tp=8` or
-    `dtype=float8`. `framework`: the framework that trains; for adapters alone, DeepSpeed by default. `front`: compute
-    the trade-off of time and memory over all layouts, which takes seconds for the largest spaces.
+    instead, as in `FineTune(method="lora", lora_rank=32)`. `training`: recomputed modules and dispatch to experts, as
+    in `TrainingOptions(overlap_dispatch=True)`. `fix`: only layouts with these values, as `tp=8` or `dtype=float8`.
+    `framework`: the framework that trains; for adapters alone, DeepSpeed by default. `front`: compute the trade-off of
+    time and memory over all layouts, which takes seconds for the largest spaces.
 
     ```python
     plans = api.plan("llama3-70b", machine="h100", devices=512, batch=1024, seq_len=8192)
@@ -218,10 +222,12 @@ def plan(
     from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, plan_layouts
     from trainyard.api.run_costs import RunCosts
+    from trainyard.api.training_options import TrainingOptions
 
     options = PlanOptions(
         machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens,
-        costs=costs or RunCosts(), fine_tune=fine_tune or FineTune(), fix=fix, front=front,
+        costs=costs or RunCosts(), fine_tune=fine_tune or FineTune(), training=training or TrainingOptions(),
+        fix=fix, front=front,
     )  # fmt: skip
     return plan_layouts(None if model is None else os.fspath(model), framework, options)
 
@@ -237,6 +243,7 @@ def check_plan(
     tokens: float = 0.0,
     costs: RunCosts | None = None,
     fine_tune: FineTune | None = None,
+    training: TrainingOptions | None = None,
     fix: Sequence[str] = (),
     front: bool = False,
 ) -> Plans:
@@ -257,10 +264,12 @@ def check_plan(
     from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, check_configuration
     from trainyard.api.run_costs import RunCosts
+    from trainyard.api.training_options import TrainingOptions
 
     options = PlanOptions(
         machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens,
-        costs=costs or RunCosts(), fine_tune=fine_tune or FineTune(), fix=fix, front=front,
+        costs=costs or RunCosts(), fine_tune=fine_tune or FineTune(), training=training or TrainingOptions(),
+        fix=fix, front=front,
     )  # fmt: skip
     return check_configuration(os.fspath(file), None if model is None else os.fspath(model), options)
 

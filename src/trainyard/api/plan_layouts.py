@@ -15,13 +15,14 @@ from trainyard.api.fine_tune import FineTune, read_fine_tuning
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
 from trainyard.api.run_costs import RunCosts, read_budget
+from trainyard.api.training_options import TrainingOptions, read_training
 from trainyard.errors import BadInput, BadJob, MissingLibrary, UnknownName, nearest
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.communication.data_parallel_collectives import predict_collectives
 from trainyard.predict.economics.training_budget import TrainingBudget
-from trainyard.predict.inputs import adapter_support, constant_sets
+from trainyard.predict.inputs import adapter_support, constant_sets, training_settings
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
@@ -57,6 +58,7 @@ class PlanOptions:
     costs: RunCosts = field(default_factory=RunCosts)
     fix: Sequence[str] = ()
     fine_tune: FineTune = field(default_factory=FineTune)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
     front: bool = False
     scaling: bool = True
     progress: Callable[[str], AbstractContextManager[object]] = nullcontext
@@ -158,7 +160,9 @@ def _search(
     own_framework = adapter_support.DEFAULT if replaces_runner and request.framework == "trainyard" else ""
     notes = _fine_tuning_notes(fine_tuning, is_replaced=bool(own_framework and not framework))
     framework = framework or own_framework or request.framework
-    runner, budget = adapter_support.fine_tuned(framework, fine_tuning), read_budget(options.tokens, options.costs)
+    fine_tuned, training = adapter_support.fine_tuned(framework, fine_tuning), read_training(options.training)
+    runner = training_settings.with_settings(fine_tuned, framework, training, request.model)
+    budget = read_budget(options.tokens, options.costs)
     configured_cost = _cost_configuration(request, machine, runner, budget) if check and request.job else None
     refuses = refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
@@ -180,6 +184,8 @@ def _search(
             configured_cost = replace(configured_cost, ratio=ratio)
         result = replace(result, choices=(configured_cost, *result.choices))
     best = result.choices[0]
+    if isinstance(request.model, Model) and request.model.experts and training.expert_imbalance == 1:
+        notes.append("Experts are assumed to get as many tokens each; if not: --expert-imbalance RATIO.")
     notes += [*_vocabulary_notes(request.model, best.plan.job, runner), *_shortages(best, machine)]
     collectives = predict_collectives(best.plan.job) if check and framework == "trainyard" else ()
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run

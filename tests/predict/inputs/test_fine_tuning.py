@@ -42,7 +42,7 @@ def cost(tuning: FineTuning | None, job: Job, framework: str = "deepspeed", name
 
 
 def size_of(tuning: FineTuning, framework: str = "deepspeed", model: Any = LLAMA_70B) -> ModelSize:
-    return measure_model(job_of(model), fine_tuned(framework, tuning).keeps.adapters)
+    return measure_model(job_of(model), fine_tuned(framework, tuning).keeps.columns)
 
 
 def wall(choice: LayoutCost) -> int:
@@ -259,6 +259,6 @@ def test_intervals_are_calibrated_for_adapters_like_the_fitted_ones(
 
 def test_columns_of_all_trained_weights_are_unchanged() -> None:
     for tuning in (None, settings_of("sft")):
-        assert fine_tuned("megatron", tuning).keeps.adapters == {}
+        assert fine_tuned("megatron", tuning).keeps.columns == {}
     plain = cases.of_jobs([job_of(LLAMA_8B)])
     assert not any(float(getattr(plain, name)[0]) for name in settings_of("lora").columns(split=True))

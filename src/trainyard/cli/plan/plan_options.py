@@ -45,6 +45,16 @@ _FINE_TUNING = (
     click.option("--padding", type=float, metavar="SHARE",
                  help="Share of the tokens that are padding, from 0 to 1, with --fine-tune."),
 )  # fmt: skip
+_TRAINING = (
+    click.option("--recompute-modules", metavar="NAMES",
+                 help="Modules that selective activation checkpointing recomputes, as layernorm,moe_act (Megatron)."),
+    click.option("--expert-imbalance", type=float, metavar="RATIO",
+                 help="Tokens of the rank whose experts get most, over the mean; default: 1."),
+    click.option("--dispatch-dtype", type=click.Choice(["float8"]),
+                 help="Format of tokens on their way to experts; default: the compute dtype."),
+    click.option("--overlap-dispatch", is_flag=True,
+                 help="Dispatch tokens during the compute of another micro-batch (Megatron)."),
+)  # fmt: skip
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
@@ -58,6 +68,13 @@ def run_costs(command: _Command) -> _Command:
 def fine_tuning(command: _Command) -> _Command:
     """Adds the options of `FineTune`."""
     for option in reversed(_FINE_TUNING):
+        command = option(command)
+    return command
+
+
+def training_settings(command: _Command) -> _Command:
+    """Adds the options of `TrainingOptions`."""
+    for option in reversed(_TRAINING):
         command = option(command)
     return command
 

@@ -19,6 +19,7 @@ from trainyard.cli.plan.plan_options import (
     TOKENS,
     fine_tuning,
     run_costs,
+    training_settings,
 )
 from trainyard.cli.support.pipes import InputFile
 
@@ -33,6 +34,7 @@ from trainyard.cli.support.pipes import InputFile
 @TOKENS
 @run_costs
 @fine_tuning
+@training_settings
 @FIX
 @FRAMEWORK
 @OUT
@@ -42,7 +44,9 @@ def command(
     model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
     fix: tuple[str, ...], framework: str, out: Path | None, full: bool, as_json: bool,
     fine_tune: Literal["sft", "lora", "qlora"] | None, lora_rank: int | None,
-    lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None, **costs: float | None,
+    lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None,
+    recompute_modules: str | None, expert_imbalance: float | None, dispatch_dtype: Literal["float8"] | None,
+    overlap_dispatch: bool, **costs: float | None,
 ) -> None:  # fmt: skip
     """Find the fastest layouts of MODEL that fit on the devices, with time, memory, days and dollars.
 
@@ -53,6 +57,7 @@ def command(
     from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, plan_layouts
     from trainyard.api.run_costs import RunCosts
+    from trainyard.api.training_options import TrainingOptions
     from trainyard.cli.plan.print_plans import print_plans
     from trainyard.cli.support.output import busy
 
@@ -60,6 +65,11 @@ def command(
         machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
         fine_tune=FineTune(
             method=fine_tune or "", lora_rank=lora_rank, lora_targets=lora_targets, padding=padding
+        ),
+        training=TrainingOptions(
+            recompute_modules=recompute_modules or "",
+            expert_imbalance=1.0 if expert_imbalance is None else expert_imbalance,
+            dispatch_dtype=dispatch_dtype or "", overlap_dispatch=overlap_dispatch,
         ),
         front=as_json, scaling=full or as_json, progress=busy,
     )  # fmt: skip

@@ -34,7 +34,7 @@ class ModelSize(msgspec.Struct, frozen=True, kw_only=True):
 
 def measure_model(job: Job, adapters: Mapping[str, float] = {}) -> ModelSize:
     """The size of a job's model, whatever its layout. `adapters`: columns of `Cases` of the adapters, if only these are
-    trained, as `Keeps.adapters`."""
+    trained, as `Keeps.columns`."""
     case = _on_one_rank(cases.of_jobs([job]))
     case = replace(case, **{name: column(value) for name, value in adapters.items()})
     weights = shapes.weights(case)

@@ -71,7 +71,7 @@ def _with_adapters(
         return (*framework.outside_config(job), *notes(settings))
 
     return framework._replace(
-        keeps=framework.keeps._replace(adapters=settings.columns(split)),
+        keeps=framework.keeps._replace(columns=settings.columns(split)),
         dtypes=tuple(dtype for dtype in framework.dtypes if dtype in supported),
         allows=allows_both,
         outside_config=settings_outside,

@@ -5,7 +5,7 @@ A case is the dimensions of a model, a layout and a recipe; it is a row of the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -193,7 +193,7 @@ class Cases:
     activation_checkpoint: Column
     """Index of the activation checkpointing mode in `ACTIVATION_CHECKPOINTS`."""
     recompute_modules: Column
-    """The modules that selective activation checkpointing recomputes, as `recomputed_modules.as_column`; 0: all of a
+    """The modules that selective activation checkpointing recomputes, as `module_bits`; 0: all of a
     layer but attention and the share 1 - `recomputed_share` of its matrix products."""
     activation_checkpoint_every: Column
     """1 of so many layers recomputes activations."""
@@ -399,6 +399,8 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "micro_batch_size": recipe.micro_batch_size,
         "schedule": 0 if recipe.schedule == "none" else schedules.SCHEDULES.index(recipe.schedule),
         "activation_checkpoint": ACTIVATION_CHECKPOINTS.index(recipe.activation_checkpoint),
+        "recompute_modules": module_bits(recipe.recompute_modules),
+        "overlaps_dispatch": recipe.overlap_dispatch,
         "activation_checkpoint_every": recipe.activation_checkpoint_every,
         "offload": _OFFLOAD_ALL if recipe.offload else 0,
         "flash": 1,
@@ -412,6 +414,11 @@ def of_recipe(recipe: Recipe) -> dict[str, Any]:
         "recomputed_share": 0,
         "native": 1,
     }
+
+
+def module_bits(modules: Iterable[str]) -> float:
+    """The value of `Cases.recompute_modules` for these modules of `RECOMPUTE_MODULES`: one bit each."""
+    return float(sum(1 << list(words.RECOMPUTE_MODULES).index(name) for name in set(modules)))
 
 
 def build(**columns: Any) -> Cases:

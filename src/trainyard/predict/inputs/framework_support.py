@@ -19,6 +19,7 @@ from trainyard.model import Model
 from trainyard.predict.configs.deepspeed import deepspeed_json, deepspeed_notes
 from trainyard.predict.configs.megatron import megatron_write
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_write
+from trainyard.predict.inputs import recomputed_modules
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.layout_space import (
     USUAL,
@@ -260,7 +261,14 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "megatron": Framework(
         display_name="Megatron Core",
         software="megatron",
-        keeps=Keeps(weight=2, gradient=4, state=12, offload="state", vocabulary=TO_MEGATRON_DIVISOR),
+        keeps=Keeps(
+            weight=2,
+            gradient=4,
+            state=12,
+            offload="state",
+            vocabulary=TO_MEGATRON_DIVISOR,
+            recompute_modules=recomputed_modules.usual,
+        ),
         dtypes=("bfloat16", "float16", "float32", "float8", "float4"),
         offers=USUAL,
         allows=_megatron_allows,

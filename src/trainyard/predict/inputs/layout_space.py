@@ -52,8 +52,10 @@ class Keeps(NamedTuple):
     trainyard's own trainer. `recomputed_share`: as in `Cases`. `splits_activations`: tp divides activations outside
     matrix products by sequence, and the loss by vocabulary. `ends`: when the embedding and the head count as layers in
     the partition over stages. `vocabulary`: how the framework divides the vocabulary over tp.
-    `offload`: the tensors in the host's memory if a layout offloads. `adapters`: columns of `Cases` of the adapters, if
-    only these are trained (`FineTuning.columns`)."""
+    `offload`: the tensors in the host's memory if a layout offloads. `recompute_modules`: the modules of a model that
+    selective activation checkpointing recomputes; None: all but attention and `1 - recomputed_share` of the products.
+    `overlaps_dispatch`: layouts with ep dispatch tokens during the compute of another micro-batch, where they can.
+    `columns`: columns of `Cases` (name -> value) that the user's settings add."""
 
     weight: int
     gradient: int
@@ -64,7 +66,13 @@ class Keeps(NamedTuple):
     ends: Ends = "uneven"
     offload: offload.Kind = ""
     vocabulary: VocabularyPadding = UNEVEN
-    adapters: Mapping[str, float] = {}
+    recompute_modules: Callable[[Model], tuple[str, ...]] | None = None
+    overlaps_dispatch: bool = False
+    columns: Mapping[str, float] = {}
+
+    def modules_of(self, model: Model | VisionModel) -> tuple[str, ...]:
+        """The modules of `model` that selective activation checkpointing recomputes; empty: those of a policy."""
+        return self.recompute_modules(model) if self.recompute_modules and isinstance(model, Model) else ()
 
     def in_dtype(self, dtype: str) -> Keeps:
         """The bytes with compute dtype `dtype`: float32 needs no separate main weights."""
@@ -314,6 +322,14 @@ def _inner_axes(
     )
 
 
+def can_overlap_dispatch(axes: Mapping[str, Any]) -> Any:
+    """Whether layouts can dispatch tokens to experts during the compute of another micro-batch, as Megatron Core does:
+    with several stages per rank in a pipeline, and without recomputation of whole layers (`megatron/training/arguments
+    .py`). `axes`: axis -> its value in each layout, or in one."""
+    has_chunks = (axes["pp"] == 1) | (axes["interleave"] > 1)
+    return (axes["ep"] > 1) & has_chunks & (axes["activation_checkpoint"] != cases.FULL)
+
+
 def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
     """The layouts as cases, a row per layout: the columns of the layouts, and those of the model and the recipe, which
     are equal in all. `keeps`: how the framework keeps tensors."""
@@ -333,10 +349,13 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
         "state_bytes": keeps.state,
         "reduce_bytes": keeps.gradient,
         "recomputed_share": keeps.recomputed_share,
+        "recompute_modules": cases.module_bits(keeps.modules_of(wanted.model)),
         "native": keeps.native,
     } | cases.of_subject(wanted.model)
-    fixed |= keeps.adapters
+    fixed |= keeps.columns
     columns = layouts.columns
+    if keeps.overlaps_dispatch:
+        fixed["overlaps_dispatch"] = can_overlap_dispatch(columns)
     if isinstance(wanted.model, Model):
         fixed["vocab"] = keeps.vocabulary.padded(wanted.model.vocab, columns["tp"])
     is_sharded = (columns["dp_shard"] * columns["cp"] > 1).astype(np.float64)
@@ -352,6 +371,7 @@ def job_of(wanted: PlannerInput, row: dict[str, int], keeps: Keeps = _SPLITTING)
     axes: dict[str, Any] = {name: row[name] for name in (*words.AXES, "interleave", "zero")}
     schedule: Any = "none" if row["pp"] == 1 else schedules.SCHEDULES[row["schedule"]]
     model = wanted.model
+    is_selective = row["activation_checkpoint"] == cases.SELECTIVE
     splits = keeps.splits_activations and row["tp"] > 1 and isinstance(model, Model)
     layout = Layout(**axes, sequence_parallel=splits, loss_parallel=splits)
     recipe = Recipe(
@@ -362,6 +382,8 @@ def job_of(wanted: PlannerInput, row: dict[str, int], keeps: Keeps = _SPLITTING)
         activation_checkpoint=ACTIVATION_CHECKPOINTS[row["activation_checkpoint"]],
         schedule=schedule,
         offload=bool(row["offload"]),
+        recompute_modules=keeps.modules_of(model) if is_selective else (),
+        overlap_dispatch=keeps.overlaps_dispatch and bool(can_overlap_dispatch(row)),
     )
     if isinstance(model, Model):
         model = keeps.vocabulary.padded_model(model, row["tp"])

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from trainyard.model import Model
@@ -19,11 +17,6 @@ def usual(model: Model) -> tuple[str, ...]:
     of experts, and the projections that expand latent attention."""
     experts = ("moe_act",) if model.experts else ()
     return ("layernorm", *experts, *(("mla_up_proj",) if model.kv_lora_rank else ()))
-
-
-def as_column(modules: Iterable[str]) -> float:
-    """The value of `Cases.recompute_modules` for these modules: one bit each."""
-    return float(sum(1 << _NAMES.index(name) for name in set(modules)))
 
 
 def is_recomputed(cases: Cases, module: str) -> Column:

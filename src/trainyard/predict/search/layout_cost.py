@@ -95,7 +95,7 @@ def _make_case(job: Job, framework: Framework) -> Cases:
         "offload": job.recipe.offload * offload.KINDS.index(keeps.offload),
         # An uneven vocabulary: the rank with the most rows decides. A job has the rows that its framework adds.
         "vocab": UNEVEN.padded(base.vocab.astype(np.int64), np.array([job.layout.tp])),
-    } | dict(keeps.adapters)
+    } | dict(keeps.columns)
     return replace(base, **{name: cases.column(value) for name, value in columns.items()})
 
 

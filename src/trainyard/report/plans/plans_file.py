@@ -196,7 +196,7 @@ def from_search(
         memory_bytes=machine.rank_memory,
         ranks_per_device=machine.device.ranks,
         model=measure_model(
-            result.choices[0].plan.job, adapter_support.fine_tuned(framework, fine_tuning).keeps.adapters
+            result.choices[0].plan.job, adapter_support.fine_tuned(framework, fine_tuning).keeps.columns
         ),
         tokens=budget.tokens,
         searched=result.searched,

@@ -28,6 +28,13 @@ def check(job: Job) -> None:
             f"{key} = 'rollback' at $.recipe, but interval = 0 at $.checkpoint: there is no checkpoint to go back to.",
             "Set [checkpoint] interval = N, or use 'skip'.",
         )
+    if recipe.recompute_modules or recipe.overlap_dispatch:
+        setting = "recompute_modules" if recipe.recompute_modules else "overlap_dispatch"
+        raise BadJob(
+            f"{setting} at $.recipe is a setting of Megatron Core, which trainyard plan predicts and trainyard's own "
+            "trainer does not have.",
+            f"Leave out {setting}.",
+        )
     if recipe.activation_checkpoint == "none" and recipe.activation_checkpoint_every > 1:
         raise BadJob(
             f"activation_checkpoint_every = {recipe.activation_checkpoint_every} at $.recipe, but "

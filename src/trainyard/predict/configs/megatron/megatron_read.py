@@ -14,7 +14,13 @@ from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig
-from trainyard.predict.configs.megatron import megatron_conflicts, megatron_keys, megatron_model, megatron_stages
+from trainyard.predict.configs.megatron import (
+    megatron_conflicts,
+    megatron_keys,
+    megatron_model,
+    megatron_recompute,
+    megatron_stages,
+)
 from trainyard.recipe import Recipe
 
 _LONGEST = 1 << 16
@@ -230,7 +236,7 @@ class _MegatronReader:
                 f"{self.where}: --global-batch-size {batch} % ({dp} ranks of data parallelism x --micro-batch-size "
                 f"{micro_batch_size}) = {batch % (dp * micro_batch_size)}."
             )
-        activation_checkpoint, checkpoint_every = self._activation_checkpoint(layout, model)
+        activation_checkpoint, checkpoint_every = megatron_recompute.activation_checkpoint(keys, layout, model)
         schedule = "none" if layout.pp == 1 else "interleaved" if layout.interleave > 1 else "1f1b"
         return Recipe(
             seq_len=seq_len,
@@ -241,6 +247,8 @@ class _MegatronReader:
             activation_checkpoint_every=checkpoint_every,
             schedule=schedule,
             offload=self._offload(),
+            recompute_modules=megatron_recompute.modules(keys, activation_checkpoint),
+            overlap_dispatch=self._overlap_dispatch(layout, activation_checkpoint),
         )
 
     def _dtype(self) -> str:
@@ -268,35 +276,23 @@ class _MegatronReader:
             keys.approximate("use-torch-optimizer-for-cpu-offload", "predicted as the faster update")
         return True
 
-    def _activation_checkpoint(self, layout: Layout, model: Model) -> tuple[Literal["none", "full", "selective"], int]:
-        """(activation checkpointing mode, n), with one checkpointed layer in n."""
-        keys = self.keys
-        granularity: dict[str, Literal["none", "full", "selective"]] = {"full": "full", "selective": "selective"}
-        activation_checkpoint: Literal["none", "full", "selective"] = keys.choice(
-            "recompute-granularity", granularity, "none"
-        )
-        if keys.flag("recompute-activations"):
-            if activation_checkpoint == "full":
-                keys.approximate("recompute-granularity", "Megatron replaces it: --recompute-activations is selective")
-            activation_checkpoint = "selective"
-        modules = keys.get("recompute-modules")
-        if activation_checkpoint == "selective" and modules not in (None, "core_attn"):
-            keys.approximate("recompute-modules", "predicted as recomputing all but matrix products and attention")
-        if activation_checkpoint != "full":
-            return activation_checkpoint, 1
-        recomputed_layers = keys.integer("recompute-num-layers", 1)
-        stage_layers = -(-model.layers // (layout.pp * layout.interleave))  # rounded up
-        if keys.get("recompute-method") == "block" and recomputed_layers < stage_layers:
-            if stage_layers % recomputed_layers:
-                keys.refuse(
-                    "recompute-num-layers",
-                    f"{recomputed_layers} of {stage_layers} layers of a stage, not every n-th layer",
-                )
-                return activation_checkpoint, 1
-            return activation_checkpoint, stage_layers // recomputed_layers
-        if keys.get("recompute-method") != "block" and recomputed_layers > 1:
-            keys.approximate("recompute-num-layers", "predicted as recomputing one layer at a time")
-        return activation_checkpoint, 1
+    def _overlap_dispatch(self, layout: Layout, activation_checkpoint: str) -> bool:
+        """Whether tokens are dispatched during other compute. Raises `BadFile` for a combination that Megatron
+        refuses."""
+        keys, flag = self.keys, "overlap-moe-expert-parallel-comm"
+        if not keys.flag(flag):
+            return False
+        contradictions = (
+            (layout.ep == 1, "without expert parallelism", "Add --expert-model-parallel-size."),
+            (layout.pp > 1 and layout.interleave == 1, "in a pipeline with one stage per rank",
+             "Add --num-virtual-stages-per-pipeline-rank 2."),
+            (activation_checkpoint == "full", "with --recompute-granularity full",
+             "Use --recompute-granularity selective."),
+        )  # fmt: skip
+        for contradicts, condition, next_step in contradictions:
+            if contradicts:
+                raise BadFile(f"{self.where}: --{flag} {condition} is refused by Megatron.", next_step)
+        return True
 
     def _stored_bytes(self, dtype: str) -> tuple[int, int, int] | None:
         """Bytes of a weight, its gradient and its optimizer state; None if they are the defaults, (2, 4, 12), or if

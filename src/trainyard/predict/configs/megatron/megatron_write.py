@@ -114,6 +114,8 @@ def _recipe(recipe: Recipe) -> dict[str, object]:
         arguments |= {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
     elif recipe.activation_checkpoint == "selective":
         arguments["recompute-granularity"] = "selective"
+        arguments |= {"recompute-modules": recipe.recompute_modules} if recipe.recompute_modules else {}
+    arguments |= {"overlap-moe-expert-parallel-comm": None} if recipe.overlap_dispatch else {}
     if recipe.dtype in ("float8", "float4"):
         arguments |= {"fp8-format": "hybrid"} if recipe.dtype == "float8" else {"fp4-format": "e2m1"}
     if recipe.dtype == "float16":
