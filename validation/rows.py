@@ -25,7 +25,7 @@ from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.economics import step_cost
-from trainyard.predict.inputs import cases, hardware
+from trainyard.predict.inputs import cases, hardware, layout_space
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, PLAIN, module_bits, of_model
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import USABLE
@@ -126,6 +126,8 @@ _UNPACKED = re.compile(r"unpacked|(?:not|without) pack", re.IGNORECASE)
 _OLD = (26, 4)
 """The last Megatron release (year, month) before its much faster experts."""
 _STAGES = re.compile(r"V(?:PP?|pp)=(\d+)|(\d+) virtual stages")
+_INTERLEAVES = (2.0, 4.0, 8.0)
+"""Stages of a rank that an interleaved schedule may have if its source does not give their number."""
 _MODULES = {"norms": "layernorm", "MLA up-projections": "mla_up_proj"}
 """Name of recomputed modules in notes -> Megatron Core's."""
 
@@ -161,13 +163,15 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
     try:
         _refuse_unclear(first["source_url"], notes)
         columns = _columns(values, notes) | origin.states
+        interleaves = _interleaves(name, notes, columns)
+        columns |= interleaves[0] if interleaves else {}
         seconds = _seconds(lines, columns, values, notes)
         if not machine or machine not in machines.known():
             raise _Refused(f"no machine file for accelerator {values['accelerator'] or '(not given)'}")
         if not values["activation_ckpt"] and machine not in _GRACE:
             columns |= _recomputed(columns, machine)
         _refuse_impossible(columns, seconds, machine, precision_of(values["precision"].lower(), machines.load(machine)))
-        possibilities = _possibilities(values, columns, origin.states, notes)
+        possibilities = _possibilities(values, columns, origin.states, notes, interleaves)
     except _Refused as error:
         columns, reason = {}, str(error)
     peak = next((float(line["value"]) for line in lines if line["metric"] == "peak_mem_gib" and line["value"]), 0.0)
@@ -203,10 +207,14 @@ def _refuse_impossible(columns: dict[str, float], seconds: float, machine: str, 
 
 
 def _possibilities(
-    values: dict[str, str], columns: dict[str, float], states: dict[str, float], notes: str
+    values: dict[str, str],
+    columns: dict[str, float],
+    states: dict[str, float],
+    notes: str,
+    interleaves: list[dict[str, float]],
 ) -> tuple[dict[str, float], ...]:
     """The values that settings may have which the source states neither in the row nor in its text."""
-    choices: list[list[dict[str, float]]] = []
+    choices: list[list[dict[str, float]]] = [interleaves] if len(interleaves) > 1 else []
     if not values["activation_ckpt"]:
         guess = {name: columns[name] for name in ("activation_checkpoint", "activation_checkpoint_every")}
         more = 2.0 if guess["activation_checkpoint"] else 1.0
@@ -217,6 +225,23 @@ def _possibilities(
         choices.append([{"sequence_parallel": 0.0}, {"sequence_parallel": 1.0}])
     combinations = (dict(collections.ChainMap(*combination)) for combination in itertools.product(*choices))
     return tuple(combinations) if choices else ()
+
+
+def _interleaves(name: str, notes: str, columns: dict[str, float]) -> list[dict[str, float]]:
+    """The stages of a rank that an interleaved schedule may have, those of `_INTERLEAVES` that divide the layers, if the
+    source leaves it open; empty if it does not, or if the schedule is another one."""
+    is_interleaved = "interleaved" in notes or "int" in name.split("-")
+    if not is_interleaved or columns["pp"] == 1 or columns["interleave"] > 1:
+        return []
+    return [
+        {
+            "interleave": interleave,
+            "schedule": float(schedules.SCHEDULES.index("interleaved")),
+            "ends_as_layers": float(partition.counted("uneven", columns["layers"], stages)),
+        }
+        for interleave in _INTERLEAVES
+        if layout_space.divides_evenly(int(columns["layers"]), int(stages := columns["pp"] * interleave))
+    ]
 
 
 def _recomputed(columns: dict[str, float], machine: str) -> dict[str, float]:

@@ -86,8 +86,10 @@ def of_stage(cases: Cases, first: bool) -> MemoryParts:
     state_offloaded, all_offloaded = cases.offload > 0, cases.offload == offload.ALL
     gathered_bytes = sum(data_parallel.gathered_bytes(cases), np.zeros(1))
     reduced_bytes = sum(data_parallel.layer_weights(cases, trained=True), np.zeros(1)) * cases.reduce_bytes
-    # From ZeRO-2 on, two layers are gathered as they are kept, and the gradients of one wait for their reduction.
+    # From ZeRO-2 on, two layers are gathered as they are kept, and the gradients of one wait for their reduction. In a
+    # pipeline, torch's FSDP keeps the weights and the gradients of a whole stage gathered until the end of the step.
     unsharded = np.where((cases.is_sharded > 0) & (cases.zero >= 2), 1.0, 0.0)
+    gathered_layers, reduced_layers = (np.where(is_alone, count, stage_layers) for count in (2.0, 1.0))
     weight_bytes = _weight_bytes(cases, weights, count_kept)
     return MemoryParts(
         parameters=np.where(all_offloaded, 0.0, weight_bytes),
@@ -97,7 +99,7 @@ def of_stage(cases: Cases, first: bool) -> MemoryParts:
         logits=np.zeros(1)
         if first and not is_alone.any()
         else np.where(is_alone | (not first), _logit_bytes(cases), 0.0),
-        gathered=unsharded * (2 * gathered_bytes + reduced_bytes)
+        gathered=unsharded * (gathered_layers * gathered_bytes + reduced_layers * reduced_bytes)
         + np.where(all_offloaded, weight_bytes / stage_layers, 0.0)
         + cases.quantised * cases.width * cases.ffn / cases.tp * cases.width_bytes,  # one dequantised matrix
     )
