@@ -126,6 +126,11 @@ _UNPACKED = re.compile(r"unpacked|(?:not|without) pack", re.IGNORECASE)
 _OLD = (26, 4)
 """The last Megatron release (year, month) before its much faster experts."""
 _STAGES = re.compile(r"V(?:PP?|pp)=(\d+)|(\d+) virtual stages")
+_EXPERT_MODULES = {
+    "activation_checkpoint": 1.0, "activation_checkpoint_every": 1.0,
+    "recompute_modules": module_bits(["layernorm", "moe_act", "mla_up_proj"]),
+}  # fmt: skip
+"""Columns of the modules that Megatron Core's recipes recompute with experts."""
 _INTERLEAVES = (2.0, 4.0, 8.0)
 """Stages of a rank that an interleaved schedule may have if its source does not give their number."""
 _MODULES = {"norms": "layernorm", "MLA up-projections": "mla_up_proj"}
@@ -216,9 +221,14 @@ def _possibilities(
     """The values that settings may have which the source states neither in the row nor in its text."""
     choices: list[list[dict[str, float]]] = [interleaves] if len(interleaves) > 1 else []
     if not values["activation_ckpt"]:
-        guess = {name: columns[name] for name in ("activation_checkpoint", "activation_checkpoint_every")}
+        guess = {
+            name: columns[name]
+            for name in ("activation_checkpoint", "activation_checkpoint_every", "recompute_modules")
+        }
         more = 2.0 if guess["activation_checkpoint"] else 1.0
-        choices.append([guess, {"activation_checkpoint": more, "activation_checkpoint_every": 1.0}])
+        choices.append([guess, guess | {"activation_checkpoint": more, "activation_checkpoint_every": 1.0}])
+        if columns["experts"] and guess["activation_checkpoint"] == ACTIVATION_CHECKPOINTS.index("full"):
+            choices[-1].append(_EXPERT_MODULES)
     if "flash" not in states and "flash" not in notes.lower() and values["accelerator"].startswith(("A100", "V100")):
         choices.append([{"flash": 0.0}, {"flash": 1.0}])
     if "sequence_parallel" not in states and columns["tp"] > 1:
@@ -228,8 +238,8 @@ def _possibilities(
 
 
 def _interleaves(name: str, notes: str, columns: dict[str, float]) -> list[dict[str, float]]:
-    """The stages of a rank that an interleaved schedule may have, those of `_INTERLEAVES` that divide the layers, if the
-    source leaves it open; empty if it does not, or if the schedule is another one."""
+    """The stages of a rank that an interleaved schedule may have if the source leaves it open: those of `_INTERLEAVES`
+    that divide the layers. Empty if it does not, or if the schedule is another one."""
     is_interleaved = "interleaved" in notes or "int" in name.split("-")
     if not is_interleaved or columns["pp"] == 1 or columns["interleave"] > 1:
         return []
@@ -245,15 +255,20 @@ def _interleaves(name: str, notes: str, columns: dict[str, float]) -> list[dict[
 
 
 def _recomputed(columns: dict[str, float], machine: str) -> dict[str, float]:
-    """Recomputation assumed if a source does not give it: full, of as few layers as necessary to fit. Not used for
-    devices with a fast link to the host's memory, where activations are kept."""
+    """Recomputation assumed if a source does not give it: with experts, the modules that Megatron Core's recipes
+    recompute if that fits; else full, of as few layers as necessary to fit. Not used for devices with a fast link to
+    the host's memory, where activations are kept."""
     most = machines.load(machine).device.memory.value * USABLE
-    none, whole = (
-        float(
-            framework_memory.memory(cases.build(**columns | {"activation_checkpoint": activation_checkpoint})).total[0]
+    none, some, whole = (
+        float(framework_memory.memory(cases.build(**columns | recomputation)).total[0])
+        for recomputation in (
+            {},
+            _EXPERT_MODULES,
+            {"activation_checkpoint": float(ACTIVATION_CHECKPOINTS.index("full"))},
         )
-        for activation_checkpoint in (0.0, ACTIVATION_CHECKPOINTS.index("full"))
     )
+    if columns["experts"] and columns["zero"] == 1 and some <= most < none:
+        return _EXPERT_MODULES
     share = min(1.0, (none - most) / (none - whole)) if none > whole else 0.0
     return (
         {"activation_checkpoint": float(ACTIVATION_CHECKPOINTS.index("full")), "activation_checkpoint_every": 1 / share}

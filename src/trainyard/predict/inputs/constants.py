@@ -41,7 +41,7 @@ class Constants(NamedTuple):
     depth: float = 120.0
     low_matmul: float = 0.75
     """Like `matmul`, below 16 bits, including the time to round."""
-    grouped: float = 0.78
+    grouped: float = 0.45
     """Share of `matmul` that grouped products of several experts attain."""
     adapted: float = 1.15
     """Time of a frozen layer's products with adapters over their time without."""
