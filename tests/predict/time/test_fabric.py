@@ -1,0 +1,286 @@
+"""Collectives over a tree of switches: the closed forms against loads of links counted message by message."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from trainyard import machine
+from trainyard.machine import Claim, Machine, SwitchLevel
+from trainyard.predict.inputs import hardware
+from trainyard.predict.inputs.cases import column
+from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.time import collective_time
+from trainyard.predict.time.collective_time import RankGroup
+
+H100 = machine.load("h100")
+PORT = H100.inter_node.bandwidth.value if H100.inter_node else 0.0
+ATTAINED = Constants(inter_node=1.0, intra_node=1.0, dispatch=1.0, inter_node_s=0.0, intra_node_s=0.0)
+"""Whole bandwidths, and no latency: only the loads of links count."""
+BYTES = 3.0e9
+
+
+class Tree(NamedTuple):
+    """A cluster: nodes of `per_node` ranks, and (nodes of a pod, oversubscription) of each level of switches."""
+
+    per_node: int
+    nodes: int
+    levels: tuple[tuple[int, float], ...]
+
+    @property
+    def ranks(self) -> int:
+        return self.per_node * self.nodes
+
+
+class Message(NamedTuple):
+    source: int
+    target: int
+    size_bytes: float
+
+
+def on_tree(tree: Tree, latency_s: float = 0.0) -> RankHardware:
+    return hardware.of_machine(with_levels(tree.per_node, tree.levels, latency_s), "bfloat16")
+
+
+def with_levels(per_node: int, levels: Iterable[tuple[int, float]], latency_s: float = 0.0) -> Machine:
+    """The H100 with `per_node` devices a node, and links inside a node that never limit."""
+    inside = replace(H100.intra_node, bandwidth=claim(1e15, "bytes/s"))
+    switches = tuple(
+        SwitchLevel(name=f"l{index}", nodes=nodes, oversubscription=claim(ratio), latency=claim(latency_s, "s"))
+        for index, (nodes, ratio) in enumerate(levels)
+    )
+    return replace(H100, per_node=per_node, per_host=0, intra_node=inside, fabric=switches)
+
+
+def claim(value: float, unit: str = "ratio") -> Claim:
+    return Claim(value=value, unit=unit, source="a test")
+
+
+def busiest_link_s(tree: Tree, messages: Iterable[Message], ports: bool = True) -> float:
+    """Seconds until the link with most bytes over bandwidth has carried all messages. `ports`: count those of nodes
+    too, whose bytes are spread over the ports of the node."""
+    loads: Counter[tuple[str, int, int]] = Counter()
+    for source, target, size_bytes in messages:
+        for level, size in enumerate((1, *(nodes for nodes, _ in tree.levels))):
+            pods = [rank // tree.per_node // size for rank in (source, target)]
+            if pods[0] != pods[1]:
+                loads["up", level, pods[0]] += size_bytes
+                loads["down", level, pods[1]] += size_bytes
+    seconds = [0.0]
+    for (_, level, _), size_bytes in loads.items():
+        if level or ports:
+            size = tree.levels[level - 1][0] if level else 1
+            ratio = np.prod([ratio for _, ratio in tree.levels[:level]])
+            seconds.append(size_bytes / (size * tree.per_node * PORT / ratio))
+    return max(seconds)
+
+
+def groups(tree: Tree, size: int, stride: int) -> Iterator[list[int]]:
+    """All groups of `size` ranks that are `stride` apart, as the layout of a job places them."""
+    for first in range(tree.ranks):
+        if first // stride % size == 0:
+            yield [first + stride * index for index in range(size)]
+
+
+def ring(tree: Tree, size: int, stride: int) -> Iterator[Message]:
+    """Every message of an all-gather of `BYTES` by a ring in each group: (size - 1) steps of BYTES / size."""
+    for members in groups(tree, size, stride):
+        for position, source in enumerate(members):
+            yield Message(source, members[(position + 1) % size], (size - 1) * BYTES / size)
+
+
+def all_to_all(tree: Tree, size: int, stride: int) -> Iterator[Message]:
+    for members in groups(tree, size, stride):
+        for source in members:
+            yield from (Message(source, target, BYTES / size) for target in members)
+
+
+def tree_parents(nodes: int) -> Iterator[dict[int, int]]:
+    """Node -> parent in the two trees of NCCL, as of `ncclGetDtree` for an even number of nodes: the second tree is the
+    mirror image of the first."""
+    parents: dict[int, int] = {}
+    for node in range(1, nodes):
+        low_bit = node & -node
+        above = (node ^ low_bit) | (low_bit << 1)
+        parents[node] = above if above < nodes else node ^ low_bit
+    yield parents
+    yield {nodes - 1 - node: nodes - 1 - parent for node, parent in parents.items()}
+
+
+def trees(tree: Tree, size: int, stride: int) -> Iterator[Message]:
+    """Every message of one direction of an all-reduce of `BYTES` by trees over the nodes of each group: on average half
+    of each edge's data up and half of it down."""
+    near = min(max(tree.per_node // stride, 1), size)
+    for members in groups(tree, size, stride):
+        heads = members[::near]
+        for parents in tree_parents(len(heads)):
+            for node, parent in parents.items():
+                yield Message(heads[node], heads[parent], BYTES / 4)
+                yield Message(heads[parent], heads[node], BYTES / 4)
+
+
+TREES = st.builds(
+    Tree,
+    per_node=st.sampled_from([1, 2, 4, 8]),
+    nodes=st.sampled_from([16, 32]),
+    levels=st.sampled_from([((4, 2.0),), ((4, 4.0),), ((2, 1.0), (8, 3.0)), ((2, 2.0), (4, 1.5)), ((8, 7.5),)]),
+)
+
+
+def draw_group(data: st.DataObject, tree: Tree) -> tuple[int, int, RankGroup]:
+    """(size, stride, group) of a layout in which all ranks are in a group of the same kind."""
+    stride = data.draw(st.sampled_from([2**power for power in range(10) if 2 ** (power + 1) <= tree.ranks]))
+    size = data.draw(st.sampled_from([2**power for power in range(1, 10) if 2**power * stride <= tree.ranks]))
+    return size, stride, collective_time.group(on_tree(tree), column(size), column(stride))
+
+
+@given(TREES, st.data())
+def test_ring_takes_as_long_as_the_busiest_uplink(tree: Tree, data: st.DataObject) -> None:
+    size, stride, members = draw_group(data, tree)
+    uplinks_s = busiest_link_s(tree, ring(tree, size, stride), ports=False)
+    ideal_s = collective_time.gather(on_tree(tree._replace(levels=())), ATTAINED, members, column(BYTES))[0]
+    seconds = collective_time.gather(on_tree(tree), ATTAINED, members, column(BYTES))[0]
+    assert seconds == pytest.approx(max(uplinks_s, ideal_s), rel=1e-9)
+    if members.near[0] == 1:  # then every link of the ring is a port
+        assert seconds == pytest.approx(busiest_link_s(tree, ring(tree, size, stride)), rel=1e-9)
+
+
+@given(TREES, st.data())
+def test_all_to_all_takes_as_long_as_the_busiest_link(tree: Tree, data: st.DataObject) -> None:
+    size, stride, members = draw_group(data, tree)
+    seconds = collective_time.exchange(on_tree(tree), ATTAINED, members, column(BYTES))[0]
+    counted_s = busiest_link_s(tree, all_to_all(tree, size, stride))
+    inside_s = (members.near[0] - 1) / size * BYTES / 1e15
+    assert seconds == pytest.approx(max(counted_s, inside_s), rel=1e-9)
+
+
+@given(TREES, st.data(), st.integers(1, 8))
+def test_dispatch_sends_each_token_once_to_each_node(tree: Tree, data: st.DataObject, experts: int) -> None:
+    size, stride, members = draw_group(data, tree)
+    nodes, near = int(members.nodes[0]), int(members.near[0])
+    hit, targets = 1 - (1 - 1 / nodes) ** experts, column((size - 1) * (1 - (1 - 1 / size) ** experts))
+    messages = [
+        Message(source, target, BYTES * hit)
+        for ranks in groups(tree, size, stride)
+        for index, source in enumerate(ranks)
+        for target in ranks[index % near :: near]  # the rank with the same index in each node
+    ]
+    seconds = collective_time.dispatch(
+        on_tree(tree), ATTAINED, members, column(BYTES), targets, column((nodes - 1) * hit)
+    )[0]
+    inside_s = targets[0] * BYTES / 1e15
+    assert seconds == pytest.approx(max(busiest_link_s(tree, messages), inside_s), rel=1e-9)
+
+
+@given(TREES, st.data())
+def test_send_takes_as_long_as_the_busiest_link(tree: Tree, data: st.DataObject) -> None:
+    powers = [2**power for power in range(10) if tree.per_node <= 2**power < tree.ranks]
+    stride = data.draw(st.sampled_from(powers))
+    messages = [Message(rank, rank + stride, BYTES) for rank in range(tree.ranks - stride)]
+    seconds = collective_time.send(on_tree(tree), ATTAINED, column(BYTES), column(stride), span=column(tree.ranks))
+    assert seconds[0] == pytest.approx(busiest_link_s(tree, messages), rel=1e-9)
+
+
+@given(TREES, st.data())
+def test_trees_of_nodes_take_as_long_as_the_busiest_uplink(tree: Tree, data: st.DataObject) -> None:
+    size, stride, members = draw_group(data, tree)
+    assume(members.nodes[0] > 1)
+    uplinks_s = busiest_link_s(tree, trees(tree, size, stride), ports=False)
+    ideal_s = collective_time._tree_wire(on_tree(tree._replace(levels=())), ATTAINED, members, column(BYTES))[0]
+    seconds = collective_time._tree_wire(on_tree(tree), ATTAINED, members, column(BYTES))[0]
+    if all(per_pod[0] == members.near[0] for per_pod in members.per_pod):  # each node of the tree is a pod
+        ratio = np.prod([ratio for _, ratio in tree.levels])
+        assert seconds == pytest.approx(ratio * ideal_s)
+    elif all(per_pod[0] > members.near[0] for per_pod in members.per_pod):
+        assert seconds == pytest.approx(max(uplinks_s, ideal_s), rel=1e-9)
+
+
+@pytest.mark.parametrize("nodes_per_pod", range(2, 65))
+def test_no_pod_has_more_edges_of_the_trees(nodes_per_pod: int) -> None:
+    for pods in range(2, 20, 2):
+        edges: Counter[int] = Counter()
+        for parents in tree_parents(nodes_per_pod * pods):
+            for node, parent in parents.items():
+                if node // nodes_per_pod != parent // nodes_per_pod:
+                    edges.update((node // nodes_per_pod, parent // nodes_per_pod))
+        bound = collective_time._crossing_edges(column(nodes_per_pod), column(pods))[0]
+        assert max(edges.values()) <= bound
+        assert nodes_per_pod & (nodes_per_pod - 1) or max(edges.values()) == bound
+
+
+def test_ring_over_whole_pods_is_not_slowed_by_mild_oversubscription() -> None:
+    """It leaves a pod of 16 nodes once, and each node once: up to 16:1 the uplinks are not the slowest links."""
+    ideal = seconds_of_ring(ratio=1.0, stride=8, size=64)
+    assert seconds_of_ring(ratio=8.0, stride=8, size=64) == ideal
+    assert seconds_of_ring(ratio=32.0, stride=8, size=64) == pytest.approx(2 * ideal)
+
+
+def test_groups_with_one_rank_per_pod_are_slowed_by_the_whole_ratio() -> None:
+    assert seconds_of_ring(ratio=4.0, stride=128, size=4) == pytest.approx(4 * seconds_of_ring(1.0, 128, 4))
+
+
+def test_groups_in_one_pod_do_not_use_the_uplinks() -> None:
+    assert seconds_of_ring(ratio=100.0, stride=8, size=16) == seconds_of_ring(ratio=1.0, stride=8, size=16)
+
+
+def seconds_of_ring(ratio: float, stride: int, size: int) -> float:
+    """Seconds of an all-gather on 64 nodes of 8 devices in pods of 16 nodes."""
+    rank_hardware = on_tree(Tree(8, 64, ((16, ratio),)))
+    members = collective_time.group(rank_hardware, column(size), column(stride))
+    return float(collective_time.gather(rank_hardware, ATTAINED, members, column(BYTES))[0])
+
+
+def test_hops_between_pods_add_the_latency_of_their_level() -> None:
+    """64 nodes in 16 pods of 4 nodes, in 4 pods of 16: 15 of the ring's 63 hops leave an inner pod, 3 an outer one."""
+    tree, hop_s = Tree(8, 64, ((4, 1.0), (16, 1.0))), 1e-6
+    plain, slower = on_tree(tree), on_tree(tree, hop_s)
+    members = collective_time.group(slower, column(64), column(8))
+    for collective, hops in (
+        (collective_time.gather, 15 + 3),
+        (collective_time.exchange, 2),
+        (lambda *arguments: collective_time.send(*arguments[:2], column(1e6), column(16)), 2),
+        # Trees have fewer hops: two for each of log2(16) + log2(4) levels, up and down.
+        (collective_time.all_reduce, 2 * 2 * (4 + 2)),
+    ):
+        size = 1e3 if collective is collective_time.all_reduce else 1e6
+        before, after = (collective(each, Constants(), members, column(size))[0] for each in (plain, slower))
+        assert after - before == pytest.approx(hops * hop_s)
+
+
+def test_all_reduce_uses_trees_for_small_sizes_only() -> None:
+    rank_hardware = on_tree(Tree(8, 64, ((2, 4.0),)))
+    members = collective_time.group(rank_hardware, column(64), column(8))
+    sizes = np.array([1e3, 1e10])
+    ring_s = 2 * collective_time.gather(rank_hardware, Constants(), members, sizes)
+    seconds = collective_time.all_reduce(rank_hardware, Constants(), members, sizes)
+    assert seconds[0] < 0.3 * ring_s[0]
+    assert seconds[1] == ring_s[1]
+
+
+def test_known_machines_have_no_fabric_and_no_terms_of_it() -> None:
+    """The constants are fitted without one: seconds computed by hand from the machine's own numbers."""
+    rank_hardware, tuned = hardware.of_machine(H100, "bfloat16"), Constants()
+    assert rank_hardware.fabric == ()
+    members = collective_time.group(rank_hardware, column(64), column(8))
+    ring_s = 63 / 64 * BYTES / (50e9 * tuned.inter_node)
+    expected = {
+        collective_time.gather: ring_s + 63 * tuned.inter_node_s,
+        collective_time.all_reduce: 2 * (ring_s + 12 * tuned.inter_node_s),
+        collective_time.exchange: 63 / 64 * BYTES / (50e9 * tuned.dispatch) + tuned.intra_node_s + tuned.inter_node_s,
+    }
+    for collective, seconds in expected.items():
+        assert collective(rank_hardware, tuned, members, column(BYTES))[0] == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize("rows", [np.array([0]), np.array([0, 0, 0])])
+def test_rows_of_hardware_keep_the_fabric(rows: np.ndarray) -> None:
+    rank_hardware = on_tree(Tree(8, 64, ((16, 4.0),)))
+    assert rank_hardware.take(rows).fabric == rank_hardware.fabric
