@@ -167,12 +167,13 @@ class SwitchLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     latency: Claim | None = None
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` for a pod of fewer than two nodes, or more uplinks than downlinks."""
+        """Raises `BadInput` for a pod of fewer than two nodes or too many, or more uplinks than downlinks."""
         if self.nodes < 2:
             raise BadInput(
                 f"fabric level {self.name!r} has nodes = {limits.show(self.nodes)}, but a pod has at least 2.",
                 "Set it to the number of nodes below one group of switches, or leave the level out.",
             )
+        limits.check_value(f"fabric level {self.name!r}: nodes", self.nodes, limits.DEVICES)
         if self.oversubscription.value < 1:
             raise BadInput(
                 f"fabric level {self.name!r} has an oversubscription of {self.oversubscription.value:g} "

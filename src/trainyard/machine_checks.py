@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainyard import units
 from trainyard.errors import BadInput
 
 if TYPE_CHECKING:
@@ -36,7 +37,10 @@ _PEAK = Range("peak", 1e6, 1e19, "FLOP/s", "1.25e17 FLOP/s of a wafer (WSE-3)")
 _POWER = Range("power", 0.1, 1e6, "W", "1,400 W of a GB300, 23,000 W of a wafer (WSE-3)")
 _LINK_BANDWIDTH = Range("bandwidth", 1e3, 1e15, "bytes/s", "1.28e12 bytes/s of NeuronLink in a Trainium3")
 _LATENCY = Range("latency", 0.0, 1.0, "s", "about 1e-5 s between nodes")
-_OVERSUBSCRIPTION = Range("oversubscription", 1.0, 1e3, "ratio", "1 (non-blocking) to 8 of training clusters")
+_OVERSUBSCRIPTION = Range(
+    "switch oversubscription", 1.0, 1e3, "ratio",
+    "1 (non-blocking) to 7 (between the pods of Llama 3's cluster, arXiv:2407.21783, section 3.3.1)",
+)  # fmt: skip
 _PRICE = Range("price", 0.0, 1e5, "USD/h", "6 USD per hour of a GB200")
 
 _MOST_SRAM_BYTES = 64e9
@@ -80,7 +84,7 @@ def check_fabric(machine: Machine) -> None:
     of the level below."""
     if machine.fabric and machine.inter_node is None:
         raise BadInput(
-            f"{machine.name} has {len(machine.fabric)} levels of switches (fabric), but no link between nodes.",
+            f"{machine.name} has a fabric of {units.counted(len(machine.fabric), 'level')}, but no link between nodes.",
             "Add [inter_node] with its bandwidth per device and its latency, or leave out fabric.",
         )
     for inner, outer in pairwise(machine.fabric):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,9 @@ class Message(NamedTuple):
     size_bytes: float
 
 
+Collective = Callable[[RankHardware, Constants, RankGroup, np.ndarray], np.ndarray]
+
+
 def on_tree(tree: Tree, latency_s: float = 0.0) -> RankHardware:
     return hardware.of_machine(with_levels(tree.per_node, tree.levels, latency_s), "bfloat16")
 
@@ -67,7 +71,7 @@ def claim(value: float, unit: str = "ratio") -> Claim:
 def busiest_link_s(tree: Tree, messages: Iterable[Message], ports: bool = True) -> float:
     """Seconds until the link with most bytes over bandwidth has carried all messages. `ports`: count those of nodes
     too, whose bytes are spread over the ports of the node."""
-    loads: Counter[tuple[str, int, int]] = Counter()
+    loads: defaultdict[tuple[str, int, int], float] = defaultdict(float)
     for source, target, size_bytes in messages:
         for level, size in enumerate((1, *(nodes for nodes, _ in tree.levels))):
             pods = [rank // tree.per_node // size for rank in (source, target)]
@@ -78,7 +82,7 @@ def busiest_link_s(tree: Tree, messages: Iterable[Message], ports: bool = True) 
     for (_, level, _), size_bytes in loads.items():
         if level or ports:
             size = tree.levels[level - 1][0] if level else 1
-            ratio = np.prod([ratio for _, ratio in tree.levels[:level]])
+            ratio = prod(ratio for _, ratio in tree.levels[:level])
             seconds.append(size_bytes / (size * tree.per_node * PORT / ratio))
     return max(seconds)
 
@@ -197,7 +201,7 @@ def test_trees_of_nodes_take_as_long_as_the_busiest_uplink(tree: Tree, data: st.
     ideal_s = collective_time._tree_wire(on_tree(tree._replace(levels=())), ATTAINED, members, column(BYTES))[0]
     seconds = collective_time._tree_wire(on_tree(tree), ATTAINED, members, column(BYTES))[0]
     if all(per_pod[0] == members.near[0] for per_pod in members.per_pod):  # each node of the tree is a pod
-        ratio = np.prod([ratio for _, ratio in tree.levels])
+        ratio = prod(ratio for _, ratio in tree.levels)
         assert seconds == pytest.approx(ratio * ideal_s)
     elif all(per_pod[0] > members.near[0] for per_pod in members.per_pod):
         assert seconds == pytest.approx(max(uplinks_s, ideal_s), rel=1e-9)
@@ -243,16 +247,18 @@ def test_hops_between_pods_add_the_latency_of_their_level() -> None:
     tree, hop_s = Tree(8, 64, ((4, 1.0), (16, 1.0))), 1e-6
     plain, slower = on_tree(tree), on_tree(tree, hop_s)
     members = collective_time.group(slower, column(64), column(8))
-    for collective, hops in (
-        (collective_time.gather, 15 + 3),
-        (collective_time.exchange, 2),
-        (lambda *arguments: collective_time.send(*arguments[:2], column(1e6), column(16)), 2),
-        # Trees have fewer hops: two for each of log2(16) + log2(4) levels, up and down.
-        (collective_time.all_reduce, 2 * 2 * (4 + 2)),
-    ):
-        size = 1e3 if collective is collective_time.all_reduce else 1e6
-        before, after = (collective(each, Constants(), members, column(size))[0] for each in (plain, slower))
-        assert after - before == pytest.approx(hops * hop_s)
+
+    def added_s(collective: Collective) -> float:
+        """Seconds that the latency adds to a collective of 1 kB."""
+        before, after = (collective(each, Constants(), members, column(1e3))[0] for each in (plain, slower))
+        return float(after - before)
+
+    assert added_s(collective_time.gather) == pytest.approx((15 + 3) * hop_s)
+    assert added_s(collective_time.exchange) == pytest.approx(2 * hop_s)
+    # Trees have fewer hops: two for each of log2(16) + log2(4) levels, up and down.
+    assert added_s(collective_time.all_reduce) == pytest.approx(2 * 2 * (4 + 2) * hop_s)
+    before, after = (collective_time.send(each, Constants(), column(1e3), column(128)) for each in (plain, slower))
+    assert float((after - before)[0]) == pytest.approx(2 * hop_s)
 
 
 def test_all_reduce_uses_trees_for_small_sizes_only() -> None:
@@ -265,13 +271,49 @@ def test_all_reduce_uses_trees_for_small_sizes_only() -> None:
     assert seconds[1] == ring_s[1]
 
 
+@given(
+    st.sampled_from([1, 4, 6, 8]), st.integers(1, 300), st.integers(1, 200), st.floats(0, 10),
+    st.lists(st.tuples(st.integers(2, 6), st.floats(1, 20)), min_size=1, max_size=3), st.floats(1, 5),
+)  # fmt: skip
+def test_more_oversubscription_and_latency_are_never_faster(
+    per_node: int, size: int, stride: int, exponent: float, levels: list[tuple[int, float]], factor: float
+) -> None:
+    """For groups and pods of any size, also those that do not divide each other."""
+    pod_nodes = np.cumprod([ratio for ratio, _ in levels]).tolist()
+    ratios = [ratio for _, ratio in levels]
+    networks = [
+        on_tree(Tree(per_node, 0, ())),
+        on_tree(Tree(per_node, 0, tuple((nodes, 1.0) for nodes in pod_nodes))),
+        on_tree(Tree(per_node, 0, tuple(zip(pod_nodes, ratios, strict=True)))),
+        on_tree(
+            Tree(per_node, 0, tuple((nodes, factor * ratio) for nodes, ratio in zip(pod_nodes, ratios, strict=True)))
+        ),
+        on_tree(Tree(per_node, 0, tuple(zip(pod_nodes, ratios, strict=True))), latency_s=1e-6),
+    ]
+    size_bytes = column(10**exponent)
+
+    def seconds(rank_hardware: RankHardware) -> list[float]:
+        members = collective_time.group(rank_hardware, column(size), column(stride))
+        times = [
+            collective(rank_hardware, Constants(), members, size_bytes)
+            for collective in (collective_time.gather, collective_time.all_reduce, collective_time.exchange)
+        ]
+        times.append(collective_time.send(rank_hardware, Constants(), size_bytes, column(stride)))
+        return [float(time[0]) for time in times]
+
+    ideal, full, shared, worse, slower = (np.array(seconds(network)) for network in networks)
+    assert ideal == pytest.approx(full, rel=1e-12)
+    for better, other in ((full, shared), (shared, worse), (shared, slower)):
+        assert (better <= other * (1 + 1e-12)).all()
+
+
 def test_known_machines_have_no_fabric_and_no_terms_of_it() -> None:
     """The constants are fitted without one: seconds computed by hand from the machine's own numbers."""
     rank_hardware, tuned = hardware.of_machine(H100, "bfloat16"), Constants()
     assert rank_hardware.fabric == ()
     members = collective_time.group(rank_hardware, column(64), column(8))
     ring_s = 63 / 64 * BYTES / (50e9 * tuned.inter_node)
-    expected = {
+    expected: dict[Collective, float] = {
         collective_time.gather: ring_s + 63 * tuned.inter_node_s,
         collective_time.all_reduce: 2 * (ring_s + 12 * tuned.inter_node_s),
         collective_time.exchange: 63 / 64 * BYTES / (50e9 * tuned.dispatch) + tuned.intra_node_s + tuned.inter_node_s,
