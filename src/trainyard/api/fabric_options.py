@@ -59,7 +59,10 @@ def describe_fabric(machine: Machine) -> list[str]:
     """A sentence on the levels of switches of a machine; none without."""
     if not machine.fabric:
         return []
-    levels = [f"pods of {level.nodes} nodes at {level.oversubscription.value:g}:1" for level in machine.fabric]
+    levels = [
+        f"pods of {level.nodes} nodes at {level.oversubscription.value:g}:1 ({level.oversubscription.source})"
+        for level in machine.fabric
+    ]
     return [
         f"Network: {', '.join(levels)}. Predicted from the bytes on uplinks, with ranks placed in pods in their order "
         "and balanced uplinks; not calibrated."
