@@ -143,7 +143,7 @@ def draw_group(data: st.DataObject, tree: Tree) -> tuple[int, int, RankGroup]:
     """(size, stride, group) of a layout in which all ranks are in a group of the same kind."""
     stride = data.draw(st.sampled_from([2**power for power in range(10) if 2 ** (power + 1) <= tree.ranks]))
     size = data.draw(st.sampled_from([2**power for power in range(1, 10) if 2**power * stride <= tree.ranks]))
-    return size, stride, collective_time.group(on_tree(tree), column(size), column(stride))
+    return size, stride, collective_time.group(on_tree(tree), column(size), column(stride), column(tree.ranks))
 
 
 @given(TREES, st.data())
@@ -200,11 +200,50 @@ def test_trees_of_nodes_take_as_long_as_the_busiest_uplink(tree: Tree, data: st.
     uplinks_s = busiest_link_s(tree, trees(tree, size, stride), ports=False)
     ideal_s = collective_time._tree_wire(on_tree(tree._replace(levels=())), ATTAINED, members, column(BYTES))[0]
     seconds = collective_time._tree_wire(on_tree(tree), ATTAINED, members, column(BYTES))[0]
-    if all(per_pod[0] == members.near[0] for per_pod in members.per_pod):  # each node of the tree is a pod
+    if all(span.per_pod[0] == members.near[0] for span in members.spans):  # each node of the tree is a pod
         ratio = prod(ratio for _, ratio in tree.levels)
         assert seconds == pytest.approx(ratio * ideal_s)
-    elif all(per_pod[0] > members.near[0] for per_pod in members.per_pod):
+    elif all(span.per_pod[0] > members.near[0] for span in members.spans):
         assert seconds == pytest.approx(max(uplinks_s, ideal_s), rel=1e-9)
+
+
+@given(st.data())
+def test_bytes_on_uplinks_are_an_upper_bound_for_pods_of_any_size(data: st.DataObject) -> None:
+    """Neither pods of whole groups nor groups of whole pods."""
+    per_node, pod_nodes = data.draw(st.sampled_from([1, 2, 4])), data.draw(st.integers(2, 9))
+    stride = data.draw(st.sampled_from([1, 2, 4, 8, 12]))
+    near = max(per_node // stride, 1)
+    size = near * data.draw(st.integers(2, 9))
+    blocks = data.draw(st.integers(1, 6))
+    tree = Tree(per_node, -(-size * stride * blocks // per_node), ((pod_nodes, 1e3),))
+    assume(tree.ranks == size * stride * blocks)
+    members = collective_time.group(on_tree(tree), column(size), column(stride), column(tree.ranks))
+    ring_s, all_to_all_s, tree_s = (
+        busiest_link_s(tree, messages(tree, size, stride), ports=False) for messages in (ring, all_to_all, trees)
+    )
+    nodes = size / near
+    # The ports of a node are taken to send what the other nodes lack, which is less than a ring of ranks sends.
+    assert collective_time.gather(on_tree(tree), ATTAINED, members, column(BYTES))[0] >= ring_s * (
+        (nodes - 1) / nodes / ((size - 1) / size) * (1 - 1e-9)
+    )
+    assert collective_time.exchange(on_tree(tree), ATTAINED, members, column(BYTES))[0] >= all_to_all_s * (1 - 1e-9)
+    if nodes % 2 == 0 and members.spans[0].per_pod[0] > near:
+        tree_wire_s = collective_time._tree_wire(on_tree(tree), ATTAINED, members, column(BYTES))[0]
+        assert tree_wire_s >= tree_s * (nodes - 1) / nodes * (1 - 1e-9)
+
+
+def test_job_in_one_pod_does_not_use_the_uplinks() -> None:
+    """Its 8 nodes are in a pod of 12, which does not consist of whole groups of 8."""
+    rank_hardware = on_tree(Tree(8, 8, ((12, 100.0),)))
+    ideal = on_tree(Tree(8, 8, ()))
+    for job_ranks, is_slower in ((64, False), (128, True)):
+        times = [
+            collective_time.gather(
+                each, ATTAINED, collective_time.group(each, column(64), column(1), column(job_ranks)), column(BYTES)
+            )[0]
+            for each in (ideal, rank_hardware)
+        ]
+        assert (times[1] > times[0]) == is_slower
 
 
 @pytest.mark.parametrize("nodes_per_pod", range(2, 65))
@@ -238,7 +277,7 @@ def test_groups_in_one_pod_do_not_use_the_uplinks() -> None:
 def seconds_of_ring(ratio: float, stride: int, size: int) -> float:
     """Seconds of an all-gather on 64 nodes of 8 devices in pods of 16 nodes."""
     rank_hardware = on_tree(Tree(8, 64, ((16, ratio),)))
-    members = collective_time.group(rank_hardware, column(size), column(stride))
+    members = collective_time.group(rank_hardware, column(size), column(stride), column(512))
     return float(collective_time.gather(rank_hardware, ATTAINED, members, column(BYTES))[0])
 
 
@@ -246,7 +285,7 @@ def test_hops_between_pods_add_the_latency_of_their_level() -> None:
     """64 nodes in 16 pods of 4 nodes, in 4 pods of 16: 15 of the ring's 63 hops leave an inner pod, 3 an outer one."""
     tree, hop_s = Tree(8, 64, ((4, 1.0), (16, 1.0))), 1e-6
     plain, slower = on_tree(tree), on_tree(tree, hop_s)
-    members = collective_time.group(slower, column(64), column(8))
+    members = collective_time.group(slower, column(64), column(8), column(512))
 
     def added_s(collective: Collective) -> float:
         """Seconds that the latency adds to a collective of 1 kB."""
@@ -263,7 +302,7 @@ def test_hops_between_pods_add_the_latency_of_their_level() -> None:
 
 def test_all_reduce_uses_trees_for_small_sizes_only() -> None:
     rank_hardware = on_tree(Tree(8, 64, ((2, 4.0),)))
-    members = collective_time.group(rank_hardware, column(64), column(8))
+    members = collective_time.group(rank_hardware, column(64), column(8), column(512))
     sizes = np.array([1e3, 1e10])
     ring_s = 2 * collective_time.gather(rank_hardware, Constants(), members, sizes)
     seconds = collective_time.all_reduce(rank_hardware, Constants(), members, sizes)
@@ -293,7 +332,7 @@ def test_more_oversubscription_and_latency_are_never_faster(
     size_bytes = column(10**exponent)
 
     def seconds(rank_hardware: RankHardware) -> list[float]:
-        members = collective_time.group(rank_hardware, column(size), column(stride))
+        members = collective_time.group(rank_hardware, column(size), column(stride), column(size * stride * 3))
         times = [
             collective(rank_hardware, Constants(), members, size_bytes)
             for collective in (collective_time.gather, collective_time.all_reduce, collective_time.exchange)
@@ -311,7 +350,7 @@ def test_known_machines_have_no_fabric_and_no_terms_of_it() -> None:
     """The constants are fitted without one: seconds computed by hand from the machine's own numbers."""
     rank_hardware, tuned = hardware.of_machine(H100, "bfloat16"), Constants()
     assert rank_hardware.fabric == ()
-    members = collective_time.group(rank_hardware, column(64), column(8))
+    members = collective_time.group(rank_hardware, column(64), column(8), column(512))
     ring_s = 63 / 64 * BYTES / (50e9 * tuned.inter_node)
     expected: dict[Collective, float] = {
         collective_time.gather: ring_s + 63 * tuned.inter_node_s,

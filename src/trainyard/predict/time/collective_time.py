@@ -11,8 +11,8 @@ Above the nodes, a machine may have levels of switches (`RankHardware.fabric`). 
 switches of a level. Its uplinks carry the bandwidth of all its ranks' ports over the level's oversubscription. The time
 of a collective is then the maximum over the links of the bytes that cross them over their bandwidth, where:
 
-- all ranks of a pod run the same collective at the same time, each in its own group, so that a group with `per_pod` of
-  the pod's ranks has that share of the uplinks: per_pod x `inter_node` / oversubscription bytes/s;
+- all ranks of a pod run the same collective at the same time, each in its own group, and those groups that leave the
+  pod share its uplinks. If pods do not consist of whole groups, nor groups of whole pods, the bytes are an upper bound;
 - ranks are placed in pods in their global order, and traffic is balanced over the uplinks (Zahavi, "Fat-tree routing
   and node ordering providing contention free traffic for MPI global collectives", JPDC 72(11), 2012, shows how). Hash
   collisions and other jobs are not included;
@@ -34,48 +34,83 @@ from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import PodLevel, RankHardware
 
 
+class PodSpan(NamedTuple):
+    """How groups of the same size and stride lie in the pods of a level of switches.
+
+    `pods`: pods that a group spans at most, 1 if each is in one pod. `per_pod`: its ranks in one pod. `leaving`: groups
+    with ranks on both sides of a pod's boundary, over the ranks of the pod. `outside`: share of the members of its
+    group that are not in the same pod, mean over the ranks of a pod."""
+
+    pods: Column
+    per_pod: Column
+    leaving: Column
+    outside: Column
+
+
 class RankGroup(NamedTuple):
-    """The `ranks` of a collective, `near` of which share a node. `per_pod`: those that share a pod, for each level of
-    switches between nodes."""
+    """The `ranks` of a collective, `near` of which share a node. `spans`: for each level of switches between nodes."""
 
     ranks: Column
     near: Column
-    per_pod: tuple[Column, ...] = ()
+    spans: tuple[PodSpan, ...] = ()
 
     @property
     def nodes(self) -> Column:
         return self.ranks / self.near
 
 
-def group(hardware: RankHardware, ranks: Column, stride: Column) -> RankGroup:
-    """The group of `ranks` ranks whose global ranks are `stride` apart; consecutive global ranks share a node."""
+def group(hardware: RankHardware, ranks: Column, stride: Column, job_ranks: Column) -> RankGroup:
+    """The group of `ranks` ranks whose global ranks are `stride` apart; consecutive global ranks share a node.
+    `job_ranks`: ranks of the job."""
     near = np.clip(np.floor(hardware.per_node / stride), 1.0, ranks)
-    per_pod = tuple(np.clip(np.floor(level.ranks / stride), near, ranks) for level in hardware.fabric)
-    return RankGroup(ranks, near, per_pod)
+    spans = tuple(_pod_span(level, ranks, near, stride, job_ranks) for level in hardware.fabric)
+    return RankGroup(ranks, near, spans)
+
+
+def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_ranks: Column) -> PodSpan:
+    """How the groups of a job lie in the pods of a level: `stride` groups are a block of consecutive ranks."""
+    block_ranks = ranks * stride
+    is_inside = (job_ranks <= level.ranks) | (np.mod(level.ranks, block_ranks) == 0)
+    is_whole = np.mod(block_ranks, level.ranks) == 0  # a block consists of whole pods
+    pods = np.ceil(block_ranks / level.ranks)
+    # Of blocks that are neither, one leaves a pod at each of its ends, and a group spans one pod more.
+    leaving = np.where(is_whole, 1.0, 2.0) * np.minimum(stride / level.ranks, 1.0)
+    # At most, if each group of the pod has equally many ranks in it, and blocks are cut in the middle.
+    outside = np.where(
+        is_whole,
+        1 - level.ranks / block_ranks,
+        np.where(block_ranks > level.ranks, 1 - level.ranks / block_ranks / 2, block_ranks / level.ranks / 2),
+    )
+    return PodSpan(
+        pods=np.where(is_inside, 1.0, np.minimum(np.where(is_whole, pods, pods + 1), np.ceil(ranks / near))),
+        per_pod=np.clip(np.floor(level.ranks / stride), near, ranks),
+        leaving=np.where(is_inside, 0.0, leaving),
+        outside=np.where(is_inside, 0.0, np.minimum(outside, (ranks - near) / ranks)),
+    )
 
 
 def tensor(cases: Cases, hardware: RankHardware) -> RankGroup:
-    return group(hardware, cases.tp, np.ones(1))
+    return group(hardware, cases.tp, np.ones(1), cases.ranks)
 
 
 def context(cases: Cases, hardware: RankHardware) -> RankGroup:
-    return group(hardware, cases.cp, cases.tp)
+    return group(hardware, cases.cp, cases.tp, cases.ranks)
 
 
 def shards(cases: Cases, hardware: RankHardware) -> RankGroup:
     """The ranks that shard weights or optimizer state: dp_shard x cp, because ranks of cp hold the same weights."""
-    return group(hardware, cases.dp_shard * cases.cp, cases.tp)
+    return group(hardware, cases.dp_shard * cases.cp, cases.tp, cases.ranks)
 
 
 def replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
     """The ranks that hold the same weights, or the same shards of them."""
     divides = cases.is_sharded > 0
     ranks = cases.dp_replicate * np.where(divides, 1.0, cases.cp)
-    return group(hardware, ranks, cases.tp * np.where(divides, cases.cp * cases.dp_shard, 1.0))
+    return group(hardware, ranks, cases.tp * np.where(divides, cases.cp * cases.dp_shard, 1.0), cases.ranks)
 
 
 def experts(cases: Cases, hardware: RankHardware) -> RankGroup:
-    return group(hardware, cases.ep, np.ones(1))
+    return group(hardware, cases.ep, np.ones(1), cases.ranks)
 
 
 def _inside(hardware: RankHardware, near: Column) -> Column:
@@ -83,9 +118,9 @@ def _inside(hardware: RankHardware, near: Column) -> Column:
     return np.minimum(hardware.intra_node, hardware.peer * np.maximum(near - 1, 1.0))
 
 
-def _levels(hardware: RankHardware, members: RankGroup) -> Iterator[tuple[PodLevel, Column]]:
-    """(level of switches, ranks of the group in one of its pods); none for groups that were not placed in pods."""
-    return zip(hardware.fabric, members.per_pod, strict=False)
+def _levels(hardware: RankHardware, members: RankGroup) -> Iterator[tuple[PodLevel, PodSpan]]:
+    """(level of switches, how the group lies in its pods); none for groups that were not placed in pods."""
+    return zip(hardware.fabric, members.spans, strict=False)
 
 
 def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
@@ -93,17 +128,23 @@ def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size_byt
     inside_s, between_s = _node_seconds(hardware, tuned, members, size_bytes)
     # A ring leaves each pod once, with (ranks - 1) / ranks of the data, as on each of its links.
     ring_bytes = (members.ranks - 1) / members.ranks * size_bytes
-    for level, per_pod in _levels(hardware, members):
-        between_s = np.maximum(between_s, ring_bytes / _uplink_rate(hardware, tuned, members, level, per_pod))
+    for level, span in _levels(hardware, members):
+        between_s = np.maximum(
+            between_s, _uplink_seconds(hardware, tuned, members, level, span, ring_bytes, size_bytes)
+        )
     return np.where(members.nodes > 1, np.maximum(inside_s, between_s), inside_s)
 
 
-def _uplink_rate(
-    hardware: RankHardware, tuned: Constants, members: RankGroup, level: PodLevel, per_pod: Column
-) -> Column:
-    """Bytes/s of the uplinks of a pod for one group with `per_pod` ranks in it; infinite if the group is in one pod."""
-    rate = per_pod * hardware.inter_node * tuned.inter_node / level.oversubscription
-    return np.where(members.ranks > per_pod, rate, np.inf)
+def _uplink_seconds(
+    hardware: RankHardware, tuned: Constants, members: RankGroup, level: PodLevel, span: PodSpan,
+    crossing_bytes: Column, size_bytes: Column,
+) -> Column:  # fmt: skip
+    """Seconds until all groups have sent `crossing_bytes` each out of a pod, in a ring or tree of `size_bytes`; no more
+    than the ports of its nodes send."""
+    # Per port: a group sends (nodes - 1) / nodes of the data from each node, over `near` ports.
+    port_bytes = (members.nodes - 1) / members.nodes * size_bytes / members.near
+    uplink_bytes = np.minimum(span.leaving * crossing_bytes, np.where(span.leaving > 0, port_bytes, 0.0))
+    return uplink_bytes * level.oversubscription / (hardware.inter_node * tuned.inter_node)
 
 
 def _node_seconds(
@@ -128,30 +169,29 @@ def _tree_wire(hardware: RankHardware, tuned: Constants, members: RankGroup, siz
     edge that leaves a pod carries a quarter of the data per direction of the tree, up and down together.
     """
     inside_s, between_s = _node_seconds(hardware, tuned, members, size_bytes)
-    for level, per_pod in _levels(hardware, members):
-        nodes_per_pod = per_pod / members.near
-        edge_bytes = _crossing_edges(nodes_per_pod, np.ceil(members.ranks / per_pod)) * size_bytes / 4
-        port_bytes = nodes_per_pod * (members.nodes - 1) / members.nodes * size_bytes  # of all nodes of the pod
-        uplink_rate = _uplink_rate(hardware, tuned, members, level, per_pod)
-        between_s = np.maximum(between_s, np.minimum(edge_bytes, port_bytes) / uplink_rate)
+    for level, span in _levels(hardware, members):
+        edge_bytes = _crossing_edges(span.per_pod / members.near, span.pods) * size_bytes / 4
+        between_s = np.maximum(
+            between_s, _uplink_seconds(hardware, tuned, members, level, span, edge_bytes, size_bytes)
+        )
     return np.where(members.nodes > 1, np.maximum(inside_s, between_s), inside_s)
 
 
 def _crossing_edges(nodes_per_pod: Column, pods: Column) -> Column:
     """Most edges between a pod and the others in both trees together, if each pod has consecutive nodes, as counted in
-    the trees of nccl/src/graph/trees.cc (`ncclGetDtree`). Exact for pods of a power of two of nodes; for other sizes an
-    upper bound."""
+    the trees of nccl/src/graph/trees.cc (`ncclGetDtree`). Exact for whole pods of a power of two of nodes; for others
+    an upper bound."""
     # In one tree, every second pod has 4 edges and the others 2. The second tree is the mirror image of the first.
     aligned = np.where(pods <= 3, 4.0, np.where(pods % 2 == 0, 6.0, 8.0))
     height = np.log2(nodes_per_pod)
-    return np.where(height % 1 == 0, aligned, 4 * np.ceil(height) + 2)
+    return np.where(height % 1 == 0, aligned, 4 * np.ceil(height) + 4)
 
 
 def _hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
     """Seconds of the hops of a ring: between the ranks of a node, between nodes, and from pod to pod."""
     latency_s = (members.near - 1) * tuned.intra_node_s + (members.nodes - 1) * tuned.inter_node_s
-    for level, per_pod in _levels(hardware, members):
-        latency_s = latency_s + (np.ceil(members.ranks / per_pod) - 1) * level.latency_s
+    for level, span in _levels(hardware, members):
+        latency_s = latency_s + (span.pods - 1) * level.latency_s
     return latency_s
 
 
@@ -160,8 +200,8 @@ def _tree_hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> 
     the tree."""
     between_hops = 2 * np.log2(np.maximum(members.nodes, 1.0))
     latency_s = (members.near - 1) * tuned.intra_node_s + between_hops * tuned.inter_node_s
-    for level, per_pod in _levels(hardware, members):
-        latency_s = latency_s + 2 * np.log2(np.ceil(members.ranks / per_pod)) * level.latency_s
+    for level, span in _levels(hardware, members):
+        latency_s = latency_s + 2 * np.log2(span.pods) * level.latency_s
     return latency_s
 
 
@@ -169,18 +209,18 @@ def _message_latency(hardware: RankHardware, tuned: Constants, members: RankGrou
     """Seconds of latency of messages to all members at the same time: one hop in the node, one between nodes, and one
     across each level of switches that the group spans."""
     latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
-    for level, per_pod in _levels(hardware, members):
-        latency_s = latency_s + np.where(members.ranks > per_pod, level.latency_s, 0.0)
+    for level, span in _levels(hardware, members):
+        latency_s = latency_s + np.where(span.pods > 1, level.latency_s, 0.0)
     return latency_s
 
 
 def _oversubscribed(hardware: RankHardware, members: RankGroup) -> Column:
     """Factor of the time on the ports of a node, if each rank sends equally to all members on other nodes: the share
     of it that leaves a pod takes the pod's oversubscription times as long."""
+    other_nodes = np.where(members.nodes > 1, (members.ranks - members.near) / members.ranks, 1.0)
     factor = np.ones(1)
-    for level, per_pod in _levels(hardware, members):
-        others = np.maximum(members.ranks - members.near, 1.0)  # 0 for a group in one node
-        factor = np.maximum(factor, level.oversubscription * (members.ranks - per_pod) / others)
+    for level, span in _levels(hardware, members):
+        factor = np.maximum(factor, level.oversubscription * span.outside / other_nodes)
     return factor
 
 
