@@ -73,7 +73,7 @@ def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_
     is_inside = (job_ranks <= level.ranks) | (np.mod(level.ranks, block_ranks) == 0)
     is_whole = np.mod(block_ranks, level.ranks) == 0  # a block consists of whole pods
     pods = np.ceil(block_ranks / level.ranks)
-    # Of blocks that are neither, one leaves a pod at each of its ends, and a group spans one pod more.
+    # Otherwise a block leaves a pod at each of its ends, and its groups may span one pod more.
     leaving = np.where(is_whole, 1.0, 2.0) * np.minimum(stride / level.ranks, 1.0)
     # At most, if each group of the pod has equally many ranks in it, and blocks are cut in the middle.
     outside = np.where(
@@ -288,7 +288,7 @@ def send(
     """Seconds to send `size_bytes` to the rank `stride` global ranks away, which all ranks do at the same time. `span`:
     ranks from the first sender to the last receiver, all of whose sends take as long as the slowest; None: unlimited.
 
-    Of a pod of R ranks, the last min(stride, R) send out of it, over uplinks of R ports over the oversubscription."""
+    The last min(stride, R) of the R ranks of a pod send out of it, over uplinks of R ports over the oversubscription."""
     is_same_node = stride < hardware.per_node
     inside_s = size_bytes / (hardware.peer * tuned.intra_node) + tuned.intra_node_s
     wire_s = size_bytes / (hardware.inter_node * tuned.inter_node)
