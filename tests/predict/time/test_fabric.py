@@ -254,7 +254,11 @@ def test_no_pod_has_more_edges_of_the_trees(nodes_per_pod: int) -> None:
             for node, parent in parents.items():
                 if node // nodes_per_pod != parent // nodes_per_pod:
                     edges.update((node // nodes_per_pod, parent // nodes_per_pod))
-        bound = collective_time._crossing_edges(column(nodes_per_pod), column(pods))[0]
+        nodes = nodes_per_pod * pods
+        _, _, (span,) = collective_time.group(
+            on_tree(Tree(1, nodes, ((nodes_per_pod, 1.0),))), column(nodes), column(1), column(nodes)
+        )
+        bound = collective_time._crossing_edges(column(nodes_per_pod), span)[0]
         assert max(edges.values()) <= bound
         assert nodes_per_pod & (nodes_per_pod - 1) or max(edges.values()) == bound
 

@@ -37,12 +37,14 @@ from trainyard.predict.inputs.hardware import PodLevel, RankHardware
 class PodSpan(NamedTuple):
     """How groups of the same size and stride lie in the pods of a level of switches.
 
-    `pods`: pods that a group spans at most, 1 if each is in one pod. `per_pod`: its ranks in one pod. `leaving`: groups
-    with ranks on both sides of a pod's boundary, over the ranks of the pod. `outside`: share of the members of its
-    group that are not in the same pod, mean over the ranks of a pod."""
+    `pods`: pods that a group spans at most, 1 if each is in one pod. `per_pod`: its ranks in one pod. `is_even`: 1 if
+    it spans whole pods, with `per_pod` ranks in each. `leaving`: groups with ranks on both sides of a pod's boundary,
+    over the ranks of the pod. `outside`: share of the members of its group that are not in the same pod, mean over the
+    ranks of a pod."""
 
     pods: Column
     per_pod: Column
+    is_even: Column
     leaving: Column
     outside: Column
 
@@ -84,6 +86,7 @@ def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_
     return PodSpan(
         pods=np.where(is_inside, 1.0, np.minimum(np.where(is_whole, pods, pods + 1), np.ceil(ranks / near))),
         per_pod=np.clip(np.floor(level.ranks / stride), near, ranks),
+        is_even=np.where(is_whole & (np.mod(level.ranks, stride) == 0), 1.0, 0.0),
         leaving=np.where(is_inside, 0.0, leaving),
         outside=np.where(is_inside, 0.0, np.minimum(outside, (ranks - near) / ranks)),
     )
@@ -170,21 +173,23 @@ def _tree_wire(hardware: RankHardware, tuned: Constants, members: RankGroup, siz
     """
     inside_s, between_s = _node_seconds(hardware, tuned, members, size_bytes)
     for level, span in _levels(hardware, members):
-        edge_bytes = _crossing_edges(span.per_pod / members.near, span.pods) * size_bytes / 4
+        edge_bytes = _crossing_edges(span.per_pod / members.near, span) * size_bytes / 4
         between_s = np.maximum(
             between_s, _uplink_seconds(hardware, tuned, members, level, span, edge_bytes, size_bytes)
         )
     return np.where(members.nodes > 1, np.maximum(inside_s, between_s), inside_s)
 
 
-def _crossing_edges(nodes_per_pod: Column, pods: Column) -> Column:
+def _crossing_edges(nodes_per_pod: Column, span: PodSpan) -> Column:
     """Most edges between a pod and the others in both trees together, if each pod has consecutive nodes, as counted in
-    the trees of nccl/src/graph/trees.cc (`ncclGetDtree`). Exact for whole pods of a power of two of nodes; for others
-    an upper bound."""
+    the trees of nccl/src/graph/trees.cc (`ncclGetDtree`). Exact for groups that span whole
+    pods, with a power of two of their nodes in each; for others an upper bound."""
     # In one tree, every second pod has 4 edges and the others 2. The second tree is the mirror image of the first.
-    aligned = np.where(pods <= 3, 4.0, np.where(pods % 2 == 0, 6.0, 8.0))
+    aligned = np.where(span.pods <= 3, 4.0, np.where(span.pods % 2 == 0, 6.0, 8.0))
     height = np.log2(nodes_per_pod)
-    return np.where(height % 1 == 0, aligned, 4 * np.ceil(height) + 4)
+    return np.where(
+        (span.is_even > 0) & (height % 1 == 0), aligned, 4 * np.ceil(np.log2(np.ceil(nodes_per_pod + 1))) + 4
+    )
 
 
 def _hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
@@ -288,7 +293,8 @@ def send(
     """Seconds to send `size_bytes` to the rank `stride` global ranks away, which all ranks do at the same time. `span`:
     ranks from the first sender to the last receiver, all of whose sends take as long as the slowest; None: unlimited.
 
-    The last min(stride, R) of the R ranks of a pod send out of it, over uplinks of R ports over the oversubscription."""
+    The last min(stride, R) of the R ranks of a pod send out of it, over uplinks with the bandwidth of R ports over the
+    oversubscription."""
     is_same_node = stride < hardware.per_node
     inside_s = size_bytes / (hardware.peer * tuned.intra_node) + tuned.intra_node_s
     wire_s = size_bytes / (hardware.inter_node * tuned.inter_node)
