@@ -91,3 +91,51 @@ def test_only_a_cpu_may_compute_narrower_products_more_slowly() -> None:
     check_machine(a_machine("cpu", peaks))
     with refused(BadInput, "cores", "2e+11", "1.5e+11"):
         check_machine(a_machine("nvidia", peaks))
+
+
+LEAF = """
+[[fabric]]
+name = "leaf"
+nodes = 16
+oversubscription = { value = 2, unit = "ratio", source = "a test" }
+latency = { value = 1e-6, unit = "s", source = "a test" }
+"""
+SPINE = LEAF.replace("leaf", "spine").replace("16", "64")
+
+
+def test_levels_of_switches_are_read_from_the_leaves_up(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(H100 + LEAF + SPINE, "utf-8")
+    assert [(level.name, level.nodes) for level in machine.load(str(path)).fabric] == [("leaf", 16), ("spine", 64)]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (LEAF + SPINE.replace("64", "16"), ["spine", "leaf", "16"]),
+        (LEAF + SPINE.replace("64", "40"), ["spine", "40", "16"]),
+        (SPINE + LEAF, ["leaf", "16", "spine", "64"]),
+        (LEAF.replace("16", "1"), ["leaf", "1", "2"]),
+        (LEAF.replace("16", "99999999"), ["leaf", "99,999,999"]),
+        (LEAF.replace("value = 2", "value = 0.5"), ["leaf", "0.5", "1"]),
+        (LEAF.replace("value = 2", "value = 2e4"), ["leaf", "20000", "1000"]),
+        (LEAF.replace('"ratio"', '"%"'), ["leaf", "%", "ratio"]),
+        (LEAF.replace("1e-6", "10"), ["leaf", "10", "latency"]),
+        (LEAF.replace('source = "a test"', 'source = ""'), ["2", "ratio", "source"]),
+        (LEAF.replace("oversubscription", "ratio"), ["ratio"]),
+    ],
+)
+def test_impossible_levels_of_switches_are_refused(text: str, values: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(H100 + text, "utf-8")
+    with pytest.raises(BadFile) as caught:
+        machine.load(str(path))
+    assert missing_values(str(caught.value), str(path), *values) == []
+
+
+def test_switches_need_a_link_between_nodes(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(machine.known()["tpu-v5p"].read_text("utf-8") + LEAF, "utf-8")
+    with refused(BadFile, str(path), "tpu-v5p", "1 level", "inter_node") as caught:
+        machine.load(str(path))
+    assert caught.value.next_step

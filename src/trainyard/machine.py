@@ -1,7 +1,8 @@
 """Hardware specifications. Every number about hardware is a `Claim` with its source.
 
 Units: bytes, bytes/s, FLOP/s, seconds. A machine has `nodes` nodes of `per_node` identical devices, connected by one
-link inside a node and one between nodes. Bandwidths of links are per device and direction.
+link inside a node and one between nodes. Bandwidths of links are per device and direction. The switches between nodes
+form a tree (`Machine.fabric`); without one, every device can send to any other node at the full rate of its link.
 """
 
 from __future__ import annotations
@@ -151,6 +152,36 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         _check_positive(self.name, self.bandwidth, *((self.peer_bandwidth,) if self.peer_bandwidth else ()))
 
 
+class SwitchLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One level of the switches between nodes: groups of switches with `nodes` nodes below each, called pods.
+
+    `oversubscription`: bandwidth of the links into a pod's switches from below, over that of their links to the next
+    level; 1 for a non-blocking level. `latency`: seconds that crossing this level adds to a hop between nodes, if
+    known. In a rail-optimised network, in which devices of equal index in their nodes share a leaf switch, the pod of a
+    leaf has as many nodes as the switch has links to devices.
+    """
+
+    name: str
+    nodes: int
+    oversubscription: Claim
+    latency: Claim | None = None
+
+    def __post_init__(self) -> None:
+        """Raises `BadInput` for a pod of fewer than two nodes or too many, or more uplinks than downlinks."""
+        if self.nodes < 2:
+            raise BadInput(
+                f"fabric level {self.name!r} has nodes = {limits.show(self.nodes)}, but a pod has at least 2.",
+                "Set it to the number of nodes below one group of switches, or leave the level out.",
+            )
+        limits.check_value(f"fabric level {self.name!r}: nodes", self.nodes, limits.DEVICES)
+        if self.oversubscription.value < 1:
+            raise BadInput(
+                f"fabric level {self.name!r} has an oversubscription of {self.oversubscription.value:g} "
+                f"({self.oversubscription.source}), but it must be at least 1.",
+                "Divide the bandwidth of the links to nodes by that of the uplinks: 4 for 4:1.",
+            )
+
+
 class Host(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The processors of a node. `memory`: bytes; `bandwidth`: memory bandwidth over all channels, bytes/s; `link`:
     between them and each device."""
@@ -169,6 +200,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """`nodes` x `per_node` devices. `price`: US dollars per hour and device, if published. `power_overhead`: total
     power of devices, hosts, networks and cooling, divided by that of the devices. `host`: of each node, if known.
     `per_host`: devices of one host, if a node (the devices of one fast link) has several hosts; 0 for all of a node.
+    `fabric`: the levels of switches between nodes, from the leaves up; empty for a non-blocking network.
 
     `calibration`: fitted constants of the cost model, by their names in `predict.constants`; `prediction_interval`: the
     80 % prediction interval (low, high) of measured over predicted step time, if it was calibrated.
@@ -181,6 +213,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     nodes: int = 1
     intra_node: Link
     inter_node: Link | None = None
+    fabric: tuple[SwitchLevel, ...] = ()
     host: Host | None = None
     price: Claim | None = None
     power_overhead: Claim | None = None
@@ -188,7 +221,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     prediction_interval: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` if a count, the interval or the overhead is out of range, or a CPU has a host."""
+        """Raises `BadInput` if a count, the interval or the overhead is out of range, the levels of the fabric do not
+        nest, or a CPU has a host."""
         if self.per_node < 1 or self.nodes < 1:
             counts = f"{limits.show(self.nodes)} nodes of {limits.show(self.per_node)} devices"
             raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")
@@ -199,6 +233,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 "Set it to the number of devices of one host, or leave it out.",
             )
         limits.check_value("nodes x per_node x ranks of a device =", self.devices * self.device.ranks, limits.DEVICES)
+        machine_checks.check_fabric(self)
         if self.prediction_interval and not 0 < self.prediction_interval[0] <= self.prediction_interval[1] <= 100:
             raise BadInput(
                 f"{self.name} has a prediction_interval of {self.prediction_interval}, which is not two increasing "

@@ -8,8 +8,10 @@ some products, and not a bound on others.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainyard import units
 from trainyard.errors import BadInput
 
 if TYPE_CHECKING:
@@ -35,6 +37,10 @@ _PEAK = Range("peak", 1e6, 1e19, "FLOP/s", "1.25e17 FLOP/s of a wafer (WSE-3)")
 _POWER = Range("power", 0.1, 1e6, "W", "1,400 W of a GB300, 23,000 W of a wafer (WSE-3)")
 _LINK_BANDWIDTH = Range("bandwidth", 1e3, 1e15, "bytes/s", "1.28e12 bytes/s of NeuronLink in a Trainium3")
 _LATENCY = Range("latency", 0.0, 1.0, "s", "about 1e-5 s between nodes")
+_OVERSUBSCRIPTION = Range(
+    "switch oversubscription", 1.0, 1e3, "ratio",
+    "1 (non-blocking) to 7 (between the pods of Llama 3's cluster, arXiv:2407.21783, section 3.3.1)",
+)  # fmt: skip
 _PRICE = Range("price", 0.0, 1e5, "USD/h", "6 USD per hour of a GB200")
 
 _MOST_SRAM_BYTES = 64e9
@@ -62,11 +68,32 @@ def check_machine(machine: Machine) -> None:
             _check_range(link.name, bandwidth, _LINK_BANDWIDTH)
         _check_range(link.name, link.latency, _LATENCY)
         _check_link_of_device(link, machine.device.name, machine.device.bandwidth)
+    for level in machine.fabric:
+        _check_range(f"fabric level {level.name!r}", level.oversubscription, _OVERSUBSCRIPTION)
+        if level.latency:
+            _check_range(f"fabric level {level.name!r}", level.latency, _LATENCY)
     if machine.host:
         _check_range("the host", machine.host.memory, _MEMORY)
         _check_range("the host", machine.host.bandwidth, _DRAM_BANDWIDTH)
     if machine.price:
         _check_range(machine.name, machine.price, _PRICE)
+
+
+def check_fabric(machine: Machine) -> None:
+    """Raises `BadInput` for levels of switches without a link between nodes, or whose pods are not made of whole pods
+    of the level below."""
+    if machine.fabric and machine.inter_node is None:
+        raise BadInput(
+            f"{machine.name} has a fabric of {units.counted(len(machine.fabric), 'level')}, but no link between nodes.",
+            "Add [inter_node] with its bandwidth per device and its latency, or leave out fabric.",
+        )
+    for inner, outer in pairwise(machine.fabric):
+        if outer.nodes <= inner.nodes or outer.nodes % inner.nodes:
+            raise BadInput(
+                f"{machine.name} has fabric level {outer.name!r} with pods of {outer.nodes} nodes above level "
+                f"{inner.name!r} with pods of {inner.nodes}: {outer.nodes} is not a larger multiple of {inner.nodes}.",
+                "List the levels from the leaves up, each with a multiple of the nodes of the one before.",
+            )
 
 
 def _check_device(device: Device) -> None:

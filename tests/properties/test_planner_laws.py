@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from trainyard import machine
 from trainyard.errors import BadJob
-from trainyard.machine import Claim, Machine
+from trainyard.machine import Claim, Machine, SwitchLevel
 from trainyard.model import Model
 from trainyard.predict.economics.training_budget import NO_BUDGET
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
@@ -75,6 +75,43 @@ def test_better_hardware_is_never_slower(
     request = wanted(model, known, 16, 64)
     before = ns_per_sample(request, known, framework)
     assert ns_per_sample(request, improve(known, factor), framework) <= before * TOLERANCE
+
+
+def with_pods(known: Machine, *levels: tuple[int, float], latency_s: float = 0.0) -> Machine:
+    """The machine with levels of switches: (nodes of a pod, oversubscription), and the latency of each."""
+    switches = (
+        SwitchLevel(
+            name="pod", nodes=nodes, oversubscription=Claim(value=ratio, unit="ratio", source="a test"),
+            latency=Claim(value=latency_s, unit="s", source="a test"),
+        )
+        for nodes, ratio in levels
+    )  # fmt: skip
+    return replace(known, fabric=tuple(switches))
+
+
+NETWORKS = st.sampled_from(["a100", "h100", "b200", "mi300x"])
+FRAMEWORK_NAMES = st.sampled_from(["trainyard", "megatron", "torchtitan"])
+
+
+@settings(max_examples=4, deadline=None)
+@given(MODELS, NETWORKS, FRAMEWORK_NAMES, st.floats(1.0, 8.0), st.floats(1.0, 8.0), st.floats(1e-6, 1e-4))
+def test_better_networks_of_switches_are_never_slower(
+    model: Model, name: str, framework: str, ratio: float, factor: float, latency_s: float
+) -> None:
+    known = machine.load(name)
+    networks = [
+        known,
+        with_pods(known, (2, 1.0), (4, 1.0)),
+        with_pods(known, (2, 1.0), (4, ratio)),
+        with_pods(known, (2, 1.0), (4, ratio * factor)),
+        with_pods(known, (2, factor), (4, ratio * factor)),
+        with_pods(known, (2, factor), (4, ratio * factor), latency_s=latency_s),
+        with_pods(known, (2, factor), (4, ratio * factor), latency_s=2 * latency_s),
+    ]
+    times = [ns_per_sample(wanted(model, known, 64, 64), network, framework) for network in networks]
+    assert times[0] == times[1], "an oversubscription of 1 is the ideal network"
+    for better, worse in pairwise(times):
+        assert better <= worse * TOLERANCE
 
 
 @settings(max_examples=15, deadline=None)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from trainyard.api.compare_machine_designs import compare_designs as compare_designs
     from trainyard.api.compare_records import compare_numerics as compare_numerics
     from trainyard.api.compare_training_on_devices import compare_devices as compare_devices
+    from trainyard.api.fabric_options import Fabric as Fabric
     from trainyard.api.fine_tune import FineTune as FineTune
     from trainyard.api.gate_losses import gate_convergence as gate_convergence
     from trainyard.api.gate_losses import gate_reference_points as gate_reference_points
@@ -100,6 +101,7 @@ _ELSEWHERE = {
     "compare_devices": "trainyard.api.compare_training_on_devices",
     "compare_numerics": "trainyard.api.compare_records",
     "critical_path": "trainyard.api.trace_modes",
+    "Fabric": "trainyard.api.fabric_options",
     "FineTune": "trainyard.api.fine_tune",
     "TrainingOptions": "trainyard.api.training_options",
     "gate": "trainyard.api.gate_stored_runs",
@@ -193,6 +195,7 @@ def plan(
     costs: RunCosts | None = None,
     fine_tune: FineTune | None = None,
     training: TrainingOptions | None = None,
+    fabric: Fabric | None = None,
     fix: Sequence[str] = (),
     framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"] = "",
     front: bool = False,
@@ -207,9 +210,10 @@ def plan(
     `tokens`: tokens or images of the whole training, for days, dollars, energy and scaling; `costs`: of its failures,
     checkpoints and power cap, as in `RunCosts(mtbf_hours=30_000, power_cap=500)`. `fine_tune`: fine-tune a model
     instead, as in `FineTune(method="lora", lora_rank=32)`. `training`: recomputed modules and dispatch to experts, as
-    in `TrainingOptions(overlap_dispatch=True)`. `fix`: only layouts with these values, as `tp=8` or `dtype=float8`.
-    `framework`: the framework that trains; for adapters alone, DeepSpeed by default. `front`: compute the trade-off of
-    time and memory over all layouts, which takes seconds for the largest spaces.
+    in `TrainingOptions(overlap_dispatch=True)`. `fabric`: the switches between nodes in place of those of the machine,
+    as in `Fabric(oversubscription=4, pod_nodes=16)`. `fix`: only layouts with these values, as `tp=8` or
+    `dtype=float8`. `framework`: the framework that trains; for adapters alone, DeepSpeed by default. `front`: compute
+    the trade-off of time and memory over all layouts, which takes seconds for the largest spaces.
 
     ```python
     plans = api.plan("llama3-70b", machine="h100", devices=512, batch=1024, seq_len=8192)
@@ -219,6 +223,7 @@ def plan(
     Raises `BadInput` for arguments or files that cannot be planned for, `BadJob` if no layout divides the model or
     fits.
     """
+    from trainyard.api.fabric_options import Fabric
     from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, plan_layouts
     from trainyard.api.run_costs import RunCosts
@@ -227,7 +232,7 @@ def plan(
     options = PlanOptions(
         machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens,
         costs=costs or RunCosts(), fine_tune=fine_tune or FineTune(), training=training or TrainingOptions(),
-        fix=fix, front=front,
+        fabric=fabric or Fabric(), fix=fix, front=front,
     )  # fmt: skip
     return plan_layouts(None if model is None else os.fspath(model), framework, options)
 
@@ -244,6 +249,7 @@ def check_plan(
     costs: RunCosts | None = None,
     fine_tune: FineTune | None = None,
     training: TrainingOptions | None = None,
+    fabric: Fabric | None = None,
     fix: Sequence[str] = (),
     front: bool = False,
 ) -> Plans:
@@ -261,6 +267,7 @@ def check_plan(
 
     Raises `BadInput` for arguments that contradict the file, `BadFile` for a file that is not a configuration.
     """
+    from trainyard.api.fabric_options import Fabric
     from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, check_configuration
     from trainyard.api.run_costs import RunCosts
@@ -269,7 +276,7 @@ def check_plan(
     options = PlanOptions(
         machine=os.fspath(machine), devices=devices, batch=batch, seq_len=seq_len, tokens=tokens,
         costs=costs or RunCosts(), fine_tune=fine_tune or FineTune(), training=training or TrainingOptions(),
-        fix=fix, front=front,
+        fabric=fabric or Fabric(), fix=fix, front=front,
     )  # fmt: skip
     return check_configuration(os.fspath(file), None if model is None else os.fspath(model), options)
 

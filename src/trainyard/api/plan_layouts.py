@@ -11,6 +11,7 @@ import msgspec
 
 from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
+from trainyard.api.fabric_options import Fabric, describe_fabric, refuse_for_parts, with_fabric
 from trainyard.api.fine_tune import FineTune, read_fine_tuning
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
@@ -59,6 +60,7 @@ class PlanOptions:
     fix: Sequence[str] = ()
     fine_tune: FineTune = field(default_factory=FineTune)
     training: TrainingOptions = field(default_factory=TrainingOptions)
+    fabric: Fabric = field(default_factory=Fabric)
     front: bool = False
     scaling: bool = True
     progress: Callable[[str], AbstractContextManager[object]] = nullcontext
@@ -72,6 +74,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
     if "," not in options.machine:
         return plan_on(load_machine(options.machine) if options.machine else None, model, framework, options)
+    refuse_for_parts(options.fabric, options.machine)
     request = read_request(model, None, options.devices, options.seq_len)
     fine_tuning = read_fine_tuning(options.fine_tune, request.model)
     if fine_tuning and fine_tuning.trains_adapters:
@@ -97,7 +100,7 @@ def plan_on(machine: Machine | None, model: str | None, framework: str, options:
     """Searches as `plan_layouts` on one kind of device. `machine`: in place of `options.machine`; None for that of the
     model's job file."""
     request = read_request(model, None, _ranks(options, machine), options.seq_len)
-    target = machine or load_machine(request.job.machine if request.job else "")
+    target = with_fabric(machine or load_machine(request.job.machine if request.job else ""), options.fabric)
     return _search(
         planner_input_of(request, target, options), target, request, framework=framework, options=options, check=False
     )
@@ -114,7 +117,7 @@ def check_configuration(file: str, model: str | None, options: PlanOptions) -> P
         )
     target = load_machine(options.machine) if options.machine else None
     request = read_request(model, file, _ranks(options, target), options.seq_len)
-    target = target or load_machine(request.job.machine if request.job else "")
+    target = with_fabric(target or load_machine(request.job.machine if request.job else ""), options.fabric)
     planner_input = planner_input_of(request, target, options)
     if request.job:
         ranks = target.device.ranks
@@ -186,7 +189,11 @@ def _search(
     best = result.choices[0]
     if isinstance(request.model, Model) and request.model.experts and training.expert_imbalance == 1:
         notes.append("Experts are assumed to get as many tokens each; if not: --expert-imbalance RATIO.")
-    notes += [*_vocabulary_notes(request.model, best.plan.job, runner), *_shortages(best, machine)]
+    notes += [
+        *_vocabulary_notes(request.model, best.plan.job, runner),
+        *_shortages(best, machine),
+        *describe_fabric(machine),
+    ]
     collectives = predict_collectives(best.plan.job) if check and framework == "trainyard" else ()
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run
     if check and framework == "trainyard" and not best.host_bytes:

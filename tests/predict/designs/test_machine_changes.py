@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from trainyard import machine
 from trainyard.errors import BadInput, UnknownName
-from trainyard.machine import Claim, Machine
+from trainyard.machine import Claim, Machine, SwitchLevel
 from trainyard.predict.designs.machine_changes import CHANGES, check_change, improve_machine, with_own_constants
 from trainyard.predict.inputs import constant_sets
 
@@ -76,6 +76,15 @@ def test_changed_claims_are_hypothetical_and_the_price_stays(name: str) -> None:
         assert after[path].source.endswith(f" x {before[path].source}")
         assert not after[path].measured
     assert after[".price"] == before[".price"]
+
+
+def test_latency_of_switches_is_divided_too_and_their_ratio_stays() -> None:
+    ratio, latency = (Claim(value=value, unit=unit, source="a test") for value, unit in ((4.0, "ratio"), (1e-6, "s")))
+    level = SwitchLevel(name="leaf", nodes=16, oversubscription=ratio, latency=latency)
+    (changed,) = improved("latency", on=replace(H100, fabric=(level,))).fabric
+    assert changed.latency is not None
+    assert changed.latency.value == 0.5e-6
+    assert changed.oversubscription == ratio
 
 
 def test_links_of_a_mesh_are_scaled_too() -> None:

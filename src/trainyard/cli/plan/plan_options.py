@@ -55,6 +55,12 @@ _TRAINING = (
     click.option("--overlap-dispatch", is_flag=True,
                  help="Dispatch tokens during the compute of another micro-batch (Megatron)."),
 )  # fmt: skip
+_FABRIC = (
+    click.option("--oversubscription", type=float, metavar="RATIO",
+                 help="Bandwidth into the switches of a pod over that of their uplinks: 4 for 4:1."),
+    click.option("--pod-nodes", type=int, metavar="N",
+                 help="Nodes of a pod: those below one switch, or one switch a rail; with --oversubscription."),
+)  # fmt: skip
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
@@ -75,6 +81,13 @@ def fine_tuning(command: _Command) -> _Command:
 def training_settings(command: _Command) -> _Command:
     """Adds the options of `TrainingOptions`."""
     for option in reversed(_TRAINING):
+        command = option(command)
+    return command
+
+
+def fabric(command: _Command) -> _Command:
+    """Adds the options of `Fabric`, each under the name of its field."""
+    for option in reversed(_FABRIC):
         command = option(command)
     return command
 

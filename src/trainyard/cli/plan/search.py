@@ -17,6 +17,7 @@ from trainyard.cli.plan.plan_options import (
     OUT,
     SEQ_LEN,
     TOKENS,
+    fabric,
     fine_tuning,
     run_costs,
     training_settings,
@@ -35,6 +36,7 @@ from trainyard.cli.support.pipes import InputFile
 @run_costs
 @fine_tuning
 @training_settings
+@fabric
 @FIX
 @FRAMEWORK
 @OUT
@@ -46,7 +48,7 @@ def command(
     fine_tune: Literal["sft", "lora", "qlora"] | None, lora_rank: int | None,
     lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None,
     recompute_modules: str | None, expert_imbalance: float | None, dispatch_dtype: Literal["float8"] | None,
-    overlap_dispatch: bool, **costs: float | None,
+    overlap_dispatch: bool, oversubscription: float | None, pod_nodes: int | None, **costs: float | None,
 ) -> None:  # fmt: skip
     """Find the fastest layouts of MODEL that fit on the devices, with time, memory, days and dollars.
 
@@ -54,6 +56,7 @@ def command(
     own model and batch: a job file, a torchtitan TOML file or Megatron arguments. Every layout that divides devices,
     heads, layers and batch is searched.
     """
+    from trainyard.api.fabric_options import Fabric
     from trainyard.api.fine_tune import FineTune
     from trainyard.api.plan_layouts import PlanOptions, plan_layouts
     from trainyard.api.run_costs import RunCosts
@@ -71,6 +74,7 @@ def command(
             expert_imbalance=1.0 if expert_imbalance is None else expert_imbalance,
             dispatch_dtype=dispatch_dtype or "", overlap_dispatch=overlap_dispatch,
         ),
+        fabric=Fabric(oversubscription=oversubscription, pod_nodes=pod_nodes),
         front=as_json, scaling=full or as_json, progress=busy,
     )  # fmt: skip
     print_plans(plan_layouts(model, framework, options), out, full, as_json)

@@ -131,12 +131,16 @@ def _divide_constants(machine: Machine, names: tuple[str, ...], factor: float) -
 
 
 def _divide_latency(machine: Machine, factor: float) -> Machine:
-    """The latencies of both links, and the seconds of a hop."""
+    """The latencies of both links and of the levels of switches, and the seconds of a hop."""
     inside, between = machine.intra_node, machine.inter_node
+    levels = (
+        replace(level, latency=_scale(level.latency, 1 / factor) if level.latency else None) for level in machine.fabric
+    )
     shorter = replace(
         machine,
         intra_node=replace(inside, latency=_scale(inside.latency, 1 / factor)),
         inter_node=replace(between, latency=_scale(between.latency, 1 / factor)) if between else None,
+        fabric=tuple(levels),
     )
     return _divide_constants(shorter, _HOP_S, factor)
 

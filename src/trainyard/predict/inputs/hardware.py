@@ -7,6 +7,7 @@ if all cases (rows of a prediction) have the same hardware.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,16 @@ from trainyard.machine import Machine
 from trainyard.predict.inputs.cases import Column, column
 from trainyard.predict.inputs.ratio_curve import RatioCurve, ratio_curve
 from trainyard.predict.inputs.ratio_surface import RatioSurface, surface
+
+
+class PodLevel(NamedTuple):
+    """A level of the switches between nodes, as columns of shape (1,). `ranks`: below one pod. `oversubscription`:
+    bandwidth of all links of the pod's nodes to the network, over that of the pod's uplinks: the product of those of
+    this level and the levels below. `latency_s`: seconds that crossing this level adds to a hop between nodes."""
+
+    ranks: Column
+    oversubscription: Column
+    latency_s: Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +58,15 @@ class RankHardware:
     """Bytes/s in one direction between the host and the device; infinite if unknown."""
     host_link_s: Column
     """Seconds until the first byte of a copy between the host and the device arrives."""
+    fabric: tuple[PodLevel, ...] = ()
+    """Levels of switches between nodes, from the leaves up; empty for a non-blocking network. They are the same in all
+    cases."""
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
         """The hardware of these rows (cases)."""
-        columns = fields(RankHardware)
-        size = max(np.size(getattr(self, field.name)) for field in columns)
-        return replace(
-            self, **{field.name: np.broadcast_to(getattr(self, field.name), size)[rows] for field in columns}
-        )
+        names = [field.name for field in fields(RankHardware) if field.name != "fabric"]
+        size = max(np.size(getattr(self, name)) for name in names)
+        return replace(self, **{name: np.broadcast_to(getattr(self, name), size)[rows] for name in names})
 
     def product_ratio(self, rows: Column, columns: Column, depth: Column) -> Column:
         """Factor of the predicted time of matrix products of (rows x depth) by (depth x columns): 1."""
@@ -112,6 +124,7 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
         host_bandwidth=column(host.bandwidth.value / ranks if host else np.inf),
         host_link=column(host.link.bandwidth.value * device_share if host else np.inf),
         host_link_s=column(host.link.latency.value if host else 0.0),
+        fabric=_pod_levels(machine),
     )
     ratios, curves = machine.device.product_ratios, machine.intra_node.ratios
     product_ratios = surface(ratios) if ratios and ratios.dtype == dtype else None
@@ -122,4 +135,17 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
         **values,
         product_ratios=product_ratios,
         collective_ratios={name: ratio_curve(curve) for name, curve in curves.items()},
+    )
+
+
+def _pod_levels(machine: Machine) -> tuple[PodLevel, ...]:
+    """The levels of the machine's fabric, from the leaves up, with their ratios multiplied up from the nodes."""
+    ratios = np.cumprod([level.oversubscription.value for level in machine.fabric])
+    return tuple(
+        PodLevel(
+            ranks=column(level.nodes * machine.ranks_per_node),
+            oversubscription=column(ratio),
+            latency_s=column(level.latency.value if level.latency else 0.0),
+        )
+        for level, ratio in zip(machine.fabric, ratios, strict=True)
     )

@@ -67,7 +67,8 @@ def parts(cases: Cases, hardware: RankHardware, tuned: Constants) -> Parts:
     """Seconds of a micro-batch in each kind of layer, the head, the loss and a transfer, in each case."""
     head_forward_s, head_backward_s, loss_s = head(cases, hardware, tuned)
     hop_bytes = cases.tokens * cases.width * cases.width_bytes / cases.tp  # each rank of tp sends its part
-    transfer_s = collective_time.send(hardware, tuned, hop_bytes, cases.tp * cases.cp * cases.dp)
+    stage_ranks = cases.tp * cases.cp * cases.dp
+    transfer_s = collective_time.send(hardware, tuned, hop_bytes, stage_ranks, span=stage_ranks * cases.pp)
     kinds = [
         _layer_kind_times(kind_cases, count, before, hardware, tuned)
         for kind_cases, count, before in _split_by_kind(cases)

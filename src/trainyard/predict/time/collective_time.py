@@ -6,57 +6,114 @@ ranks belong to other groups, which use their own ports at the same time. A colu
 shape [case]. `hardware` has the bandwidths of a rank's links in bytes/s (`intra_node`: in total within its node,
 `peer`: to one rank of it, `inter_node`: to other nodes) and the ranks `per_node`; `tuned` the attainable shares of them
 (`intra_node`, `inter_node`, `dispatch` for all-to-alls) and the seconds of a hop (`intra_node_s`, `inter_node_s`).
+
+Above the nodes, a machine may have levels of switches (`RankHardware.fabric`). A pod is what is below one group of
+switches of a level. Its uplinks carry the bandwidth of all its ranks' ports over the level's oversubscription. The time
+of a collective is then the maximum over the links of the bytes that cross them over their bandwidth, where:
+
+- all ranks of a pod run the same collective at the same time, each in its own group, and those groups that leave the
+  pod share its uplinks. If pods do not consist of whole groups, nor groups of whole pods, the bytes are an upper bound;
+- ranks are placed in pods in their global order, and traffic is balanced over the uplinks (Zahavi, "Fat-tree routing
+  and node ordering providing contention free traffic for MPI global collectives", JPDC 72(11), 2012, shows how). Hash
+  collisions and other jobs are not included;
+- messages leave a node at the device with the index of the receiver's in its node (NCCL's PXN), so that in a
+  rail-optimised network they do not cross the leaf level within a pod.
+
+With an oversubscription of 1, no term of a pod exceeds that of a node, and the bandwidth is that of an ideal network.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
-from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.inputs.hardware import PodLevel, RankHardware
+
+
+class PodSpan(NamedTuple):
+    """How groups of the same size and stride lie in the pods of a level of switches.
+
+    `pods`: pods that a group spans at most, 1 if each is in one pod. `per_pod`: its ranks in one pod. `is_even`: 1 if
+    it spans whole pods, with `per_pod` ranks in each. `leaving`: groups with ranks on both sides of a pod's boundary,
+    over the ranks of the pod. `outside`: share of the members of its group that are not in the same pod, mean over the
+    ranks of a pod."""
+
+    pods: Column
+    per_pod: Column
+    is_even: Column
+    leaving: Column
+    outside: Column
 
 
 class RankGroup(NamedTuple):
-    """The `ranks` of a collective, `near` of which share a node."""
+    """The `ranks` of a collective, `near` of which share a node. `spans`: for each level of switches between nodes."""
 
     ranks: Column
     near: Column
+    spans: tuple[PodSpan, ...] = ()
 
     @property
     def nodes(self) -> Column:
         return self.ranks / self.near
 
 
-def group(hardware: RankHardware, ranks: Column, stride: Column) -> RankGroup:
-    """The group of `ranks` ranks whose global ranks are `stride` apart; consecutive global ranks share a node."""
-    return RankGroup(ranks, np.clip(np.floor(hardware.per_node / stride), 1.0, ranks))
+def group(hardware: RankHardware, ranks: Column, stride: Column, job_ranks: Column) -> RankGroup:
+    """The group of `ranks` ranks whose global ranks are `stride` apart; consecutive global ranks share a node.
+    `job_ranks`: ranks of the job."""
+    near = np.clip(np.floor(hardware.per_node / stride), 1.0, ranks)
+    spans = tuple(_pod_span(level, ranks, near, stride, job_ranks) for level in hardware.fabric)
+    return RankGroup(ranks, near, spans)
+
+
+def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_ranks: Column) -> PodSpan:
+    """How the groups of a job lie in the pods of a level: `stride` groups are a block of consecutive ranks."""
+    block_ranks = ranks * stride
+    is_inside = (job_ranks <= level.ranks) | (np.mod(level.ranks, block_ranks) == 0)
+    is_whole = np.mod(block_ranks, level.ranks) == 0  # a block consists of whole pods
+    pods = np.ceil(block_ranks / level.ranks)
+    # Otherwise a block leaves a pod at each of its ends, and its groups may span one pod more.
+    leaving = np.where(is_whole, 1.0, 2.0) * np.minimum(stride / level.ranks, 1.0)
+    # At most, if each group of the pod has equally many ranks in it, and blocks are cut in the middle.
+    outside = np.where(
+        is_whole,
+        1 - level.ranks / block_ranks,
+        np.where(block_ranks > level.ranks, 1 - level.ranks / block_ranks / 2, block_ranks / level.ranks / 2),
+    )
+    return PodSpan(
+        pods=np.where(is_inside, 1.0, np.minimum(np.where(is_whole, pods, pods + 1), np.ceil(ranks / near))),
+        per_pod=np.clip(np.floor(level.ranks / stride), near, ranks),
+        is_even=np.where(is_whole & (np.mod(level.ranks, stride) == 0), 1.0, 0.0),
+        leaving=np.where(is_inside, 0.0, leaving),
+        outside=np.where(is_inside, 0.0, np.minimum(outside, (ranks - near) / ranks)),
+    )
 
 
 def tensor(cases: Cases, hardware: RankHardware) -> RankGroup:
-    return group(hardware, cases.tp, np.ones(1))
+    return group(hardware, cases.tp, np.ones(1), cases.ranks)
 
 
 def context(cases: Cases, hardware: RankHardware) -> RankGroup:
-    return group(hardware, cases.cp, cases.tp)
+    return group(hardware, cases.cp, cases.tp, cases.ranks)
 
 
 def shards(cases: Cases, hardware: RankHardware) -> RankGroup:
     """The ranks that shard weights or optimizer state: dp_shard x cp, because ranks of cp hold the same weights."""
-    return group(hardware, cases.dp_shard * cases.cp, cases.tp)
+    return group(hardware, cases.dp_shard * cases.cp, cases.tp, cases.ranks)
 
 
 def replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
     """The ranks that hold the same weights, or the same shards of them."""
     divides = cases.is_sharded > 0
     ranks = cases.dp_replicate * np.where(divides, 1.0, cases.cp)
-    return group(hardware, ranks, cases.tp * np.where(divides, cases.cp * cases.dp_shard, 1.0))
+    return group(hardware, ranks, cases.tp * np.where(divides, cases.cp * cases.dp_shard, 1.0), cases.ranks)
 
 
 def experts(cases: Cases, hardware: RankHardware) -> RankGroup:
-    return group(hardware, cases.ep, np.ones(1))
+    return group(hardware, cases.ep, np.ones(1), cases.ranks)
 
 
 def _inside(hardware: RankHardware, near: Column) -> Column:
@@ -64,8 +121,39 @@ def _inside(hardware: RankHardware, near: Column) -> Column:
     return np.minimum(hardware.intra_node, hardware.peer * np.maximum(near - 1, 1.0))
 
 
+def _levels(hardware: RankHardware, members: RankGroup) -> Iterator[tuple[PodLevel, PodSpan]]:
+    """(level of switches, how the group lies in its pods); none for groups that were not placed in pods."""
+    return zip(hardware.fabric, members.spans, strict=False)
+
+
 def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
     """Seconds of data transfer for one pass of `size_bytes` around the ring of `members`, without latency."""
+    inside_s, between_s = _node_seconds(hardware, tuned, members, size_bytes)
+    # A ring leaves each pod once, with (ranks - 1) / ranks of the data, as on each of its links.
+    ring_bytes = (members.ranks - 1) / members.ranks * size_bytes
+    for level, span in _levels(hardware, members):
+        between_s = np.maximum(
+            between_s, _uplink_seconds(hardware, tuned, members, level, span, ring_bytes, size_bytes)
+        )
+    return np.where(members.nodes > 1, np.maximum(inside_s, between_s), inside_s)
+
+
+def _uplink_seconds(
+    hardware: RankHardware, tuned: Constants, members: RankGroup, level: PodLevel, span: PodSpan,
+    crossing_bytes: Column, size_bytes: Column,
+) -> Column:  # fmt: skip
+    """Seconds until all groups have sent `crossing_bytes` each out of a pod, in a ring or tree of `size_bytes`; no more
+    than the ports of its nodes send."""
+    # Per port: a group sends (nodes - 1) / nodes of the data from each node, over `near` ports.
+    port_bytes = (members.nodes - 1) / members.nodes * size_bytes / members.near
+    uplink_bytes = np.minimum(span.leaving * crossing_bytes, np.where(span.leaving > 0, port_bytes, 0.0))
+    return uplink_bytes * level.oversubscription / (hardware.inter_node * tuned.inter_node)
+
+
+def _node_seconds(
+    hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column
+) -> tuple[Column, Column]:
+    """Seconds of one pass of `size_bytes` around the ring: (on the links in a node, on the ports of a node)."""
     # Each rank receives the part of the data that the others hold; the ring enters and leaves a node once.
     inside_bytes_per_s = _inside(hardware, members.near) * tuned.intra_node
     inside_s = (members.near - 1) / members.near * size_bytes / inside_bytes_per_s
@@ -73,11 +161,72 @@ def _wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size_byt
         hardware.inter_node * members.near * tuned.inter_node, np.where(members.near > 1, inside_bytes_per_s, np.inf)
     )
     between_s = (members.nodes - 1) / members.nodes * size_bytes / port_bytes_per_s
+    return inside_s, between_s
+
+
+def _tree_wire(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
+    """Seconds of data transfer for one direction (up or down) of the two trees over nodes that NCCL builds, each with
+    half of `size_bytes`, without latency.
+
+    The ports of a node carry as much as in a ring, in the mean over nodes: a tree has one edge fewer than nodes. Each
+    edge that leaves a pod carries a quarter of the data per direction of the tree, up and down together.
+    """
+    inside_s, between_s = _node_seconds(hardware, tuned, members, size_bytes)
+    for level, span in _levels(hardware, members):
+        edge_bytes = _crossing_edges(span.per_pod / members.near, span) * size_bytes / 4
+        between_s = np.maximum(
+            between_s, _uplink_seconds(hardware, tuned, members, level, span, edge_bytes, size_bytes)
+        )
     return np.where(members.nodes > 1, np.maximum(inside_s, between_s), inside_s)
 
 
-def _hops(tuned: Constants, members: RankGroup) -> Column:
-    return (members.near - 1) * tuned.intra_node_s + (members.nodes - 1) * tuned.inter_node_s
+def _crossing_edges(nodes_per_pod: Column, span: PodSpan) -> Column:
+    """Most edges between a pod and the others in both trees together, if each pod has consecutive nodes, as counted in
+    the trees of nccl/src/graph/trees.cc (`ncclGetDtree`). Exact for groups that span whole
+    pods, with a power of two of their nodes in each; for others an upper bound."""
+    # In one tree, every second pod has 4 edges and the others 2. The second tree is the mirror image of the first.
+    aligned = np.where(span.pods <= 3, 4.0, np.where(span.pods % 2 == 0, 6.0, 8.0))
+    height = np.log2(nodes_per_pod)
+    return np.where(
+        (span.is_even > 0) & (height % 1 == 0), aligned, 4 * np.ceil(np.log2(np.ceil(nodes_per_pod + 1))) + 4
+    )
+
+
+def _hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
+    """Seconds of the hops of a ring: between the ranks of a node, between nodes, and from pod to pod."""
+    latency_s = (members.near - 1) * tuned.intra_node_s + (members.nodes - 1) * tuned.inter_node_s
+    for level, span in _levels(hardware, members):
+        latency_s = latency_s + (span.pods - 1) * level.latency_s
+    return latency_s
+
+
+def _tree_hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
+    """Seconds of the hops of a tree over nodes. Like those between nodes, hops between pods are two for each level of
+    the tree."""
+    between_hops = 2 * np.log2(np.maximum(members.nodes, 1.0))
+    latency_s = (members.near - 1) * tuned.intra_node_s + between_hops * tuned.inter_node_s
+    for level, span in _levels(hardware, members):
+        latency_s = latency_s + 2 * np.log2(span.pods) * level.latency_s
+    return latency_s
+
+
+def _message_latency(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
+    """Seconds of latency of messages to all members at the same time: one hop in the node, one between nodes, and one
+    across each level of switches that the group spans."""
+    latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
+    for level, span in _levels(hardware, members):
+        latency_s = latency_s + np.where(span.pods > 1, level.latency_s, 0.0)
+    return latency_s
+
+
+def _oversubscribed(hardware: RankHardware, members: RankGroup) -> Column:
+    """Factor of the time on the ports of a node, if each rank sends equally to all members on other nodes: the share
+    of it that leaves a pod takes the pod's oversubscription times as long."""
+    other_nodes = np.where(members.nodes > 1, (members.ranks - members.near) / members.ranks, 1.0)
+    factor = np.ones(1)
+    for level, span in _levels(hardware, members):
+        factor = np.maximum(factor, level.oversubscription * span.outside / other_nodes)
+    return factor
 
 
 def _correct(nodes: Column, seconds: Column, ratio: Column) -> Column:
@@ -90,7 +239,7 @@ def gather(
 ) -> Column:
     """Seconds of an all-gather or, as `collective`, of a reduce_scatter, of `size_bytes` over all ranks; 0 for a single
     rank."""
-    seconds = _wire(hardware, tuned, members, size_bytes) + _hops(tuned, members)
+    seconds = _wire(hardware, tuned, members, size_bytes) + _hops(hardware, tuned, members)
     seconds = _correct(members.nodes, seconds, hardware.collective_ratio(collective, size_bytes))
     return np.where(members.ranks > 1, seconds, 0.0)
 
@@ -98,12 +247,15 @@ def gather(
 def all_reduce(
     hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, is_split: Column | None = None
 ) -> Column:
-    """Seconds of an all-reduce of `size_bytes`, modelled as a reduce-scatter followed by an all-gather; 0 for a single
-    rank. The latency between nodes is that of a ring or of a tree, whichever has fewer hops. `is_split`: 1 if these two
-    are called instead, for the corrections of probed machines; None: never."""
-    between_hops = np.minimum(members.nodes - 1, 2 * np.log2(np.maximum(members.nodes, 1.0)))
-    latency_s = (members.near - 1) * tuned.intra_node_s + between_hops * tuned.inter_node_s
-    seconds = 2 * (_wire(hardware, tuned, members, size_bytes) + latency_s)
+    """Seconds of an all-reduce of `size_bytes`, by a ring (a reduce-scatter followed by an all-gather) or by a pair of
+    trees over nodes, whichever is faster; 0 for a single rank. A tree has fewer hops, and may send more across pods.
+    `is_split`: 1 if reduce-scatter and all-gather are called instead, for the corrections of probed machines; None:
+    never."""
+    ring_wire_s = _wire(hardware, tuned, members, size_bytes)
+    tree_wire_s = _tree_wire(hardware, tuned, members, size_bytes) if hardware.fabric else ring_wire_s
+    seconds = 2 * np.minimum(
+        ring_wire_s + _hops(hardware, tuned, members), tree_wire_s + _tree_hops(hardware, tuned, members)
+    )
     ratio = hardware.collective_ratio("all_reduce", size_bytes)
     if is_split is not None:
         halves = [hardware.collective_ratio(name, size_bytes) for name in ("reduce_scatter", "all_gather")]
@@ -116,7 +268,8 @@ def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size_
     """Seconds of an all-to-all; each rank's input is `size_bytes` in total, including the part it keeps."""
     inside_s = (members.near - 1) / members.ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
     between_s = (members.ranks - members.near) / members.ranks * size_bytes / (hardware.inter_node * tuned.dispatch)
-    latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
+    between_s = between_s * _oversubscribed(hardware, members)
+    latency_s = _message_latency(hardware, tuned, members)
     seconds = np.maximum(inside_s, between_s) + latency_s
     seconds = _correct(members.nodes, seconds, hardware.collective_ratio("all_to_all", size_bytes))
     return np.where(members.ranks > 1, seconds, 0.0)
@@ -126,20 +279,29 @@ def dispatch(
     hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, ranks: Column, nodes: Column
 ) -> Column:
     """Seconds to dispatch tokens of `size_bytes` in total, each to experts on `ranks` other ranks and `nodes` other
-    nodes. A token is sent once to each node with one of its experts, and from there once to each device (DeepSeek-V3,
-    arXiv:2412.19437, section 3.2.2)."""
+    nodes, which are equally likely. A token is sent once to each node with one of its experts, and from there once to
+    each device (DeepSeek-V3, arXiv:2412.19437, section 3.2.2)."""
     inside_s = ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
-    between_s = nodes * size_bytes / (hardware.inter_node * tuned.dispatch)
-    latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
+    between_s = nodes * size_bytes / (hardware.inter_node * tuned.dispatch) * _oversubscribed(hardware, members)
+    latency_s = _message_latency(hardware, tuned, members)
     return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + latency_s, 0.0)
 
 
-def send(hardware: RankHardware, tuned: Constants, size_bytes: Column, stride: Column) -> Column:
-    """Seconds to send `size_bytes` to the rank `stride` global ranks away."""
+def send(
+    hardware: RankHardware, tuned: Constants, size_bytes: Column, stride: Column, span: Column | None = None
+) -> Column:
+    """Seconds to send `size_bytes` to the rank `stride` global ranks away, which all ranks do at the same time. `span`:
+    ranks from the first sender to the last receiver, all of whose sends take as long as the slowest; None: unlimited.
+
+    The last min(stride, R) of the R ranks of a pod send out of it, over uplinks with the bandwidth of R ports over the
+    oversubscription."""
     is_same_node = stride < hardware.per_node
     inside_s = size_bytes / (hardware.peer * tuned.intra_node) + tuned.intra_node_s
-    return np.where(
-        is_same_node,
-        inside_s * hardware.collective_ratio("send", size_bytes),
-        size_bytes / (hardware.inter_node * tuned.inter_node) + tuned.inter_node_s,
-    )
+    wire_s = size_bytes / (hardware.inter_node * tuned.inter_node)
+    between_s, latency_s = wire_s, np.full(1, tuned.inter_node_s)
+    for level in hardware.fabric:
+        crosses = (np.inf if span is None else span) > level.ranks
+        sending = np.minimum(stride / level.ranks, 1.0)
+        between_s = np.maximum(between_s, np.where(crosses, level.oversubscription * sending * wire_s, 0.0))
+        latency_s = latency_s + np.where(crosses, level.latency_s, 0.0)
+    return np.where(is_same_node, inside_s * hardware.collective_ratio("send", size_bytes), between_s + latency_s)

@@ -64,7 +64,7 @@ def expert_replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
     """The ranks that hold the same experts."""
     stride = np.where(cases.ep > 1, cases.ep, cases.tp)
     ranks = np.maximum(cases.dp * cases.cp * cases.tp / stride, 1.0)
-    return collective_time.group(hardware, ranks, stride)
+    return collective_time.group(hardware, ranks, stride, cases.ranks)
 
 
 def count_owned_parameters(cases: Cases, hardware: RankHardware) -> tuple[Column, Column]:
