@@ -88,6 +88,7 @@ VOCABULARIES: Mapping[str, Mapping[str, words.Word | words.Injection]] = {
     "Faults of nodes (`run chaos-nodes`)": words.NODE_INJECTIONS,
     "What a job's life goes into": words.TIMES,
     "Changes in a history": words.CHANGES,
+    "Modules that selective activation checkpointing can recompute": words.RECOMPUTE_MODULES,
 }
 
 

@@ -230,14 +230,14 @@ AXES: Mapping[str, Word] = {
 DTYPES: Mapping[str, int] = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "float4": 1}
 """Names of number formats -> bytes an element (float4 is packed two to a byte; rounded up here)."""
 
-RECOMPUTE_MODULES: Mapping[str, str] = {
-    "layernorm": "Norms, whose outputs are the inputs of matrix products.",
-    "core_attn": "Attention without its projections.",
-    "moe_act": "The activation function of experts.",
-    "mla_up_proj": "The projections that expand compressed queries, keys and values of latent attention.",
-    "mlp": "The MLP of layers without experts.",
-    "moe": "Experts with their router, dispatch and combine.",
-    "shared_experts": "Experts that every token uses.",
+RECOMPUTE_MODULES: Mapping[str, Word] = {
+    "layernorm": Word("norms", "Norms, whose outputs are the inputs of matrix products."),
+    "core_attn": Word("attention", "Attention without its projections."),
+    "moe_act": Word("expert activation", "The activation function of experts."),
+    "mla_up_proj": Word("latent expansion", "Projections that expand the compressed channels of latent attention."),
+    "mlp": Word("MLP", "The MLP of layers without experts."),
+    "moe": Word("experts", "Experts with their router, dispatch and combine."),
+    "shared_experts": Word("shared experts", "Experts that every token uses."),
 }
 """Modules of a layer that selective activation checkpointing can recompute, by Megatron Core's names."""
 

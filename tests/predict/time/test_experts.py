@@ -89,7 +89,7 @@ def test_limited_routing_reaches_the_enumerated_number_of_ranks(
 
 @given(st.sampled_from([2, 4, 8, 16, 64]), st.integers(1, 16))
 def test_deduplicated_dispatch_is_never_slower(ranks: int, active: int) -> None:
-    group = collective_time.group(H100, cases.column(ranks), np.ones(1))
+    group = collective_time.group(H100, cases.column(ranks), np.ones(1), cases.column(ranks))
     to = expert_routing.reach(routed(active_experts=float(active)), group)
     once = collective_time.dispatch(H100, Constants(), group, cases.column(1e9), *to)
     each = collective_time.exchange(H100, Constants(), group, cases.column(1e9 * active))
