@@ -31,7 +31,7 @@ from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
 from trainyard.predict.search.device_scaling import scaling
-from trainyard.predict.search.layout_cost import LayoutCost, cost_job
+from trainyard.predict.search.layout_cost import LayoutCost, cost_job, explain_bubble
 from trainyard.predict.search.layout_ratio import step_ratio
 from trainyard.predict.search.search import SearchResult
 from trainyard.predict.search.shortlist import shortlist
@@ -195,6 +195,7 @@ def _search(
         as_configured=configured_cost is not None, exact_bytes=allocated_bytes, ignored_settings=request.passed,
         differing_settings=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
         notes=tuple(notes), collectives=collectives, fine_tuning=fine_tuning,
+        bubble=explain_bubble(best.plan, machine, runner),
     )  # fmt: skip
 
 

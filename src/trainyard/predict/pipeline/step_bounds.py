@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
@@ -167,14 +168,60 @@ def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column
     return fill_s + cases.accumulate * busy_s
 
 
+class StageTimes(NamedTuple):
+    """Seconds of a micro-batch on the stages of one case, by origin. The rows of each array are the forward pass, the
+    backward pass, and the part of the latter for the gradients of weights. `layers`: [row, stage]; `head`: [row], of
+    the head and the loss, on the last stage; `host`: [row], host time outside the layers, equal on each stage; `hop`: a
+    transfer; `layer_counts`: layers of each stage."""
+
+    schedule: str
+    ranks: int
+    micro_batches: int
+    layer_counts: tuple[int, ...]
+    layers: npt.NDArray[np.float64]
+    head: npt.NDArray[np.float64]
+    host: npt.NDArray[np.float64]
+    hop: float
+
+    @property
+    def pipeline(self) -> PipelineTimes:
+        """The input of the simulation: layers where they are, the head on the last stage."""
+        seconds = self.layers + self.host[:, None]
+        seconds[:, -1] += self.head
+        return self.pipeline_of(seconds, self.hop)
+
+    def pipeline_of(self, seconds: npt.NDArray[np.float64], hop: float) -> PipelineTimes:
+        """The input of the simulation with other `seconds` of the stages, [row, stage], and of a transfer."""
+        forward, backward, weights = seconds
+        weights = weights.copy()
+        weights[0] = backward[
+            0
+        ]  # torch does not split it there: no rank waits for the first stage's gradients of inputs
+        return PipelineTimes(
+            schedule=self.schedule,
+            ranks=self.ranks,
+            micro_batches=self.micro_batches,
+            forward=forward,
+            inputs=backward - weights,
+            weights=weights,
+            hop=hop,
+            waits=self.schedule in schedules.ONE_STAGE,
+        )
+
+
 def pipelines(cases: Cases, parts: Parts) -> list[PipelineTimes]:
     """The input of the simulation for each case, one item per case."""
+    return [times.pipeline for times in stage_times(cases, parts)]
+
+
+def stage_times(cases: Cases, parts: Parts) -> list[StageTimes]:
+    """The seconds of each case by stage and origin, one item per case."""
     count = len(cases)
 
     def by_case(column: Column) -> Column:
         return np.broadcast_to(column, count)
 
-    # Columns become rows of numbers, in the order that `_pipeline_times` takes.
+    # Columns become rows of numbers, in the order that `_stage_times` takes.
     shape_columns = (cases.schedule, cases.pp, cases.interleave, cases.layers, cases.ends_as_layers, cases.accumulate)
     end_columns = (parts.head_forward_s + parts.loss_s, parts.head_backward_s, parts.transfer_s)
     kind_columns = [
@@ -184,12 +231,12 @@ def pipelines(cases: Cases, parts: Parts) -> list[PipelineTimes]:
     case_rows = np.stack([by_case(column) for column in (*shape_columns, *end_columns)], axis=1).tolist()
     kind_rows = [np.stack([by_case(column) for column in kind], axis=1).tolist() for kind in kind_columns]
     return [
-        _pipeline_times(case_row, kinds_of_case, parts.host_s)
+        _stage_times(case_row, kinds_of_case, parts.host_s)
         for case_row, kinds_of_case in zip(case_rows, zip(*kind_rows, strict=True), strict=True)
     ]
 
 
-def _pipeline_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]], host_s: float) -> PipelineTimes:
+def _stage_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]], host_s: float) -> StageTimes:
     """One case's seconds by stage. `case_row`: schedule, pp, interleave, layers, ends, micro-batches, and seconds of
     the head's forward pass with the loss, the head's backward pass and a transfer; `kinds`: for each kind of layer,
     their count, the layers before them, and seconds of a layer's forward pass, backward pass, and the part of the
@@ -198,23 +245,17 @@ def _pipeline_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]],
     schedule, pp, interleave, layers, ends, micro_batches, head_forward, head_backward, hop = case_row
     stages, name = round(pp * interleave), schedules.SCHEDULES[round(schedule)]
     layers_before = partition.divided(layers, stages, ends).before(np.arange(stages + 1.0))
-    # Half of the host's time is in the forward pass, half in the backward pass, divided over the stages of a rank.
-    forward, backward, weights = np.full((3, stages), host_s / interleave / 2) * [[1], [1], [0]]
+    layer_seconds = np.zeros((3, stages))
     for count, before, *seconds in kinds:
-        layers_of_stage = np.diff(np.clip(layers_before - before, 0, count))
-        for stage_s, layer_s in zip((forward, backward, weights), seconds, strict=True):
-            stage_s += layers_of_stage * layer_s
-    forward[-1] += head_forward
-    backward[-1] += head_backward
-    weights[-1] += head_backward / 2
-    weights[0] = backward[0]  # torch does not split it there: no rank waits for the first stage's gradients of inputs
-    return PipelineTimes(
+        layer_seconds += np.diff(np.clip(layers_before - before, 0, count)) * np.array(seconds)[:, None]
+    return StageTimes(
         schedule=name,
         ranks=round(pp),
         micro_batches=round(micro_batches),
-        forward=forward,
-        inputs=backward - weights,
-        weights=weights,
+        layer_counts=tuple(np.diff(layers_before).astype(int).tolist()),
+        layers=layer_seconds,
+        head=np.array([head_forward, head_backward, head_backward / 2]),
+        # Half of the host's time is in the forward pass, half in the backward pass, divided over the stages of a rank.
+        host=host_s / interleave / 2 * np.array([1.0, 1.0, 0.0]),
         hop=hop,
-        waits=name in schedules.ONE_STAGE,
     )

@@ -23,7 +23,8 @@ from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.inputs.padded_vocabulary import UNEVEN
 from trainyard.predict.inputs.prediction_interval import interval_of
 from trainyard.predict.memory import framework_memory
-from trainyard.predict.pipeline import partition
+from trainyard.predict.pipeline import bubble, partition, step_bounds
+from trainyard.predict.pipeline.bubble import PipelineBubble
 from trainyard.predict.search import offload_variants, points
 from trainyard.predict.search.layout_ratio import StepRatio
 from trainyard.predict.search.points import LayoutPoint
@@ -77,6 +78,16 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: TrainingB
         budget=budget,
         front=False,
     )
+
+
+def explain_bubble(plan: Plan, machine: Machine, framework: Framework) -> PipelineBubble | None:
+    """The causes of the bubble in a plan's ledger; None without a pipeline."""
+    job = plan.job
+    if job.layout.pp == 1:
+        return None
+    model, case = machine_model.build(machine, framework.software, job.recipe.dtype), _make_case(job, framework)
+    (times,) = step_bounds.stage_times(case, step_bounds.parts(case, model.hardware, model.values))
+    return bubble.explain(times, plan.ledger)
 
 
 def _make_case(job: Job, framework: Framework) -> Cases:
