@@ -61,6 +61,6 @@ def command(
         fine_tune=FineTune(
             method=fine_tune or "", lora_rank=lora_rank, lora_targets=lora_targets, padding=padding
         ),
-        front=as_json, scaling=full or as_json, progress=busy,
+        front=as_json, scaling=full or as_json, bubble=full or as_json, progress=busy,
     )  # fmt: skip
     print_plans(check_configuration(file, model, options), out, full, as_json)

@@ -82,6 +82,30 @@ def parts(cases: Cases, hardware: RankHardware, tuned: Constants) -> Parts:
     )
 
 
+def bound_parts(parts: Parts, rows: npt.NDArray[np.intp], count: int) -> Parts:
+    """The parts of the cases `rows`, as far as `bound` needs them. `count`: the number of cases of `parts`."""
+
+    def take(column: Column) -> Column:
+        return np.broadcast_to(column, count)[rows]
+
+    kinds = [
+        kind._replace(
+            count=take(kind.count),
+            layers_before=take(kind.layers_before),
+            forward_s=take(kind.forward_s),
+            backward_s=take(kind.backward_s),
+        )
+        for kind in parts.kinds
+    ]
+    return parts._replace(
+        kinds=kinds,
+        head_forward_s=take(parts.head_forward_s),
+        head_backward_s=take(parts.head_backward_s),
+        loss_s=take(parts.loss_s),
+        transfer_s=take(parts.transfer_s),
+    )
+
+
 def _split_by_kind(cases: Cases) -> Iterator[tuple[Cases, Column, Column]]:
     """(cases, number of layers, layers before them) for each kind of layer, dense ones first. The cases have layers of
     that kind only."""
@@ -129,7 +153,7 @@ def bound(cases: Cases, parts: Parts) -> Column:
     layers."""
     if np.max(cases.pp) == 1:
         return alone(cases, parts)
-    stages = partition.divided(cases.layers, cases.pp * cases.interleave, cases.ends_as_layers)
+    stages = partition.divided(cases.layers, cases.pp * cases.interleave, cases.first_less, cases.last_less)
     # The rank of the last of the first `rest` stages, which have one layer more; stage s is on rank s % pp.
     rank_with_most_layers = np.mod(stages.rest - 1, cases.pp)
     ranks = (np.zeros(1), np.maximum(cases.pp - 2, 0), cases.pp - 1, rank_with_most_layers)
@@ -222,7 +246,9 @@ def stage_times(cases: Cases, parts: Parts) -> list[StageTimes]:
         return np.broadcast_to(column, count)
 
     # Columns become rows of numbers, in the order that `_stage_times` takes.
-    shape_columns = (cases.schedule, cases.pp, cases.interleave, cases.layers, cases.ends_as_layers, cases.accumulate)
+    shape_columns = (
+        cases.schedule, cases.pp, cases.interleave, cases.accumulate, cases.layers, cases.first_less, cases.last_less
+    )  # fmt: skip
     end_columns = (parts.head_forward_s + parts.loss_s, parts.head_backward_s, parts.transfer_s)
     kind_columns = [
         (kind.count, kind.layers_before, kind.forward_s, kind.backward_s, kind.weight_gradient_s)
@@ -237,14 +263,14 @@ def stage_times(cases: Cases, parts: Parts) -> list[StageTimes]:
 
 
 def _stage_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]], host_s: float) -> StageTimes:
-    """One case's seconds by stage. `case_row`: schedule, pp, interleave, layers, ends, micro-batches, and seconds of
-    the head's forward pass with the loss, the head's backward pass and a transfer; `kinds`: for each kind of layer,
-    their count, the layers before them, and seconds of a layer's forward pass, backward pass, and the part of the
-    latter for the gradients of weights. `host_s`: seconds of the host per micro-batch on each rank, outside the
-    layers."""
-    schedule, pp, interleave, layers, ends, micro_batches, head_forward, head_backward, hop = case_row
+    """One case's seconds by stage. `case_row`: schedule, pp, interleave, micro-batches, layers, layers fewer on the
+    first and the last stage, and seconds of the head's forward pass with the loss, the head's backward pass and a
+    transfer; `kinds`: for each kind of layer, their count, the layers before them, and seconds of a layer's forward
+    pass, backward pass, and the part of the latter for the gradients of weights. `host_s`: seconds of the host per
+    micro-batch on each rank, outside the layers."""
+    schedule, pp, interleave, micro_batches, layers, first_less, last_less, head_forward, head_backward, hop = case_row
     stages, name = round(pp * interleave), schedules.SCHEDULES[round(schedule)]
-    layers_before = partition.divided(layers, stages, ends).before(np.arange(stages + 1.0))
+    layers_before = partition.divided(layers, stages, first_less, last_less).before(np.arange(stages + 1.0))
     layer_seconds = np.zeros((3, stages))
     for count, before, *seconds in kinds:
         layer_seconds += np.diff(np.clip(layers_before - before, 0, count)) * np.array(seconds)[:, None]
