@@ -31,7 +31,7 @@ from trainyard.predict.inputs.layout_space import (
 )
 from trainyard.predict.inputs.padded_vocabulary import TO_MEGATRON_DIVISOR, TO_TP
 from trainyard.predict.inputs.vision_models import VisionModel
-from trainyard.predict.pipeline import schedules
+from trainyard.predict.pipeline import partition, schedules
 
 Mask = npt.NDArray[np.bool_]
 
@@ -158,8 +158,8 @@ def _makes_stages(layers: int, stages: int) -> bool:
 def _megatron_places_layers(model: Model | VisionModel, stages: int, first_less: int, last_less: int) -> bool:
     """Whether Megatron Core makes these stages: an explicit layout of the pipeline allows any, also without layers,
     but not for hybrids (`megatron/core/ssm/mamba_block.py`)."""
-    each = (model.layers + first_less + last_less) // stages
-    return isinstance(model, Model) and not _is_hybrid(model) and max(first_less, last_less) <= each
+    first_layers, last_layers, *_ = partition.stage_sizes(model.layers, stages, first_less, last_less)
+    return isinstance(model, Model) and not _is_hybrid(model) and min(first_layers, last_layers) >= 0
 
 
 def _torchtitan_places_layers(model: Model | VisionModel, stages: int, first_less: int, last_less: int) -> bool:

@@ -75,7 +75,7 @@ def layers_per_stage(layers: int, stages: int, first_less: int, last_less: int) 
 
 
 def stage_sizes(layers: int, stages: int, first_less: int, last_less: int) -> tuple[int, int, int, int]:
-    """Layers of the first stage, of the last one and of the second one, and the number of stages in between that have as
+    """Layers of the first stage, the last one and the second one, and the number of stages in between that have as
     many as that: equal for equal partitions."""
     each, rest = divmod(layers + first_less + last_less, stages)
     first, last = each + (rest > 0) - first_less, each - last_less

@@ -95,7 +95,7 @@ def find_fastest(
     ones the one with least memory; None if no step is `limits_s` of the job or shorter. `model`: the machine that costs
     are predicted for."""
     # (number of the job, layers fewer on the first stage, on the last one)
-    candidates = [(at, *less) for at, job in enumerate(jobs) for less in _less_layers(job, framework)]
+    candidates = [(at, *less) for at, job in enumerate(jobs) for less in less_layers(job, framework)]
     if not candidates:
         return [None] * len(jobs)
     layout, first_less, last_less = np.array(candidates).T
@@ -140,7 +140,7 @@ def _simulate(placed: Cases, layout: npt.NDArray[np.int64], model: MachineModel)
         yield Partition(at, (round(first), round(last)), wall_s, size, placed, times, row)
 
 
-def _less_layers(job: Job, framework: Framework) -> Iterator[tuple[int, int]]:
+def less_layers(job: Job, framework: Framework) -> Iterator[tuple[int, int]]:
     """The layers fewer on the first and the last stage of each partition that the framework supports and that is not
     its own one; of several numbers for the same partition, those with the least sum."""
     if job.layout.pp == 1:
