@@ -120,7 +120,7 @@ def test_placed_layers_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> Non
         "ends -1/-2: 1 layer fewer on the first",
         "Causes of the pipeline bubble",
         "Head and loss on the last stage",
-        "Ranks of the pipeline",
+        "In ms. Layers: of each stage.",
     ):
         assert part in full
     assert answer([*asked, "--json"]) == 0

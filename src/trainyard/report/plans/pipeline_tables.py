@@ -69,7 +69,7 @@ def _negative(bubble: PipelineBubble) -> tuple[str, ...]:
 def ranks(bubble: PipelineBubble) -> Table:
     """How each rank spends the micro-batches of a step, in ms; a row for each."""
     columns = (
-        Column(title="rank"), Column(title="layers of its stages"), Column(title="forward", digits=2),
+        Column(title="rank"), Column(title="layers"), Column(title="forward", digits=2),
         Column(title="backward", digits=2), Column(title="busy", digits=1), Column(title="send/recv", digits=1),
         Column(title="warm-up", digits=1), Column(title="steady", digits=1), Column(title="drain", digits=1),
     )  # fmt: skip
@@ -81,10 +81,10 @@ def ranks(bubble: PipelineBubble) -> Table:
         for rank, each in enumerate(bubble.ranks)
     )  # fmt: skip
     notes = (
-        "In ms. Forward and backward: of a micro-batch on all stages of the rank. The others are per step: at work, "
-        "exposed transfers, and idle in the warm-up, the steady state and the drain.",
+        "In ms. Layers: of each stage. Forward and backward: of a micro-batch on all stages. The others: per step, at "
+        "work, exposed transfers, and idle in the warm-up, the steady state and the drain.",
     )
-    return Table(title="Ranks of the pipeline", notes=notes, columns=columns, rows=rows)
+    return Table(title="Ranks", notes=notes, columns=columns, rows=rows)
 
 
 def layers_text(layers: Sequence[int]) -> str:
