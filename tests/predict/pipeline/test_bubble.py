@@ -53,37 +53,37 @@ def test_causes_sum_to_the_bubble_of_the_ledger(drawn: tuple[Cases, str, int], k
     case, _, count = drawn
     ledger = predicted_ledger.ledger(step.step(case, WHERE, known), 0, ranks=int(case.pp[0]), source="test")
     (times,) = step_bounds.stage_times(case, step_bounds.parts(case, WHERE, known))
-    found = bubble.explain(times, ledger)
-    assert tuple(found.causes) == bubble.CAUSES
-    assert found.bubble_ns == ledger.by_kind().get("bubble", 0)
-    idle = [rank.warmup_ns + rank.steady_ns + rank.drain_ns for rank in found.ranks]
+    result = bubble.explain(times, ledger)
+    assert tuple(result.causes) == bubble.CAUSES
+    assert result.bubble_ns == ledger.by_kind().get("bubble", 0)
+    idle = [rank.warmup_ns + rank.steady_ns + rank.drain_ns for rank in result.ranks]
     if max(ledger.by_account(), key=lambda account: ledger.by_account()[account]).kind != "bubble":
-        assert found.bubble_ns == pytest.approx(np.mean(idle), abs=10)
-    for rank in found.ranks:
+        assert result.bubble_ns == pytest.approx(np.mean(idle), abs=10)
+    for rank in result.ranks:
         spent = rank.busy_ns + rank.transfer_ns + rank.warmup_ns + rank.steady_ns + rank.drain_ns
-        assert spent == found.pipeline_ns
+        assert spent == result.pipeline_ns
         assert rank.busy_ns == pytest.approx(count * (rank.forward_ns + rank.backward_ns), rel=1e-6, abs=count * 3)
-    assert sum(sum(rank.layers) for rank in found.ranks) == int(case.layers[0])
-    assert sorted(stage for rank in found.ranks for stage in rank.stages) == list(range(len(times.layer_counts)))
+    assert sum(sum(rank.layers) for rank in result.ranks) == int(case.layers[0])
+    assert sorted(stage for rank in result.ranks for stage in rank.stages) == list(range(len(times.layer_counts)))
 
 
 @settings(deadline=None)
 @given(shapes(tuple(name for name in schedules.SCHEDULES if name not in schedules.SPLIT)))
 def test_equal_stages_have_the_bubble_of_the_formula(shape: tuple[str, int, int, int]) -> None:
-    found = explained(equal_stages(shape))
-    assume(found.ideal_share is not None)
-    assert found.ideal_share is not None
-    assert found.bubble_ns == pytest.approx(found.ideal_share * found.pipeline_ns, abs=2)
-    assert {cause for cause, part in found.causes.items() if part} == {"schedule"}
+    result = explained(equal_stages(shape))
+    assume(result.ideal_share is not None)
+    assert result.ideal_share is not None
+    assert result.bubble_ns == pytest.approx(result.ideal_share * result.pipeline_ns, abs=2)
+    assert {cause for cause, part in result.causes.items() if part} == {"schedule"}
 
 
 @pytest.mark.parametrize("shape", [("1f1b", 8, 1, 64), ("interleaved", 8, 3, 64)])
 def test_published_formula(shape: tuple[str, int, int, int]) -> None:
     """7 / (64 v + 7): arXiv:2104.04473, section 2.2.2, as a share of the whole time."""
-    found = explained(equal_stages(shape))
+    result = explained(equal_stages(shape))
     share = 7 / (64 * shape[2] + 7)
-    assert found.bubble_ns / found.pipeline_ns == pytest.approx(share, abs=1e-9)
-    assert found.ideal_share == pytest.approx(share)
+    assert result.bubble_ns / result.pipeline_ns == pytest.approx(share, abs=1e-9)
+    assert result.ideal_share == pytest.approx(share)
 
 
 @given(st.integers(2, 6), st.integers(1, 20), st.integers(0, 20), st.integers(0, 20))
@@ -91,25 +91,25 @@ def test_head_makes_all_other_ranks_wait(pp: int, micro_batches: int, forward_ms
     """1F1B: the last rank is never idle between its operations; each other rank waits for its head, but for that of the
     first micro-batch, which is in the warm-up and drain of equal stages too."""
     head = forward_ms / 1e3, backward_ms / 1e3
-    found = explained(equal_stages(("1f1b", pp, 1, micro_batches), head=head))
+    result = explained(equal_stages(("1f1b", pp, 1, micro_batches), head=head))
     expected = (pp - 1) / pp * (micro_batches - 1) * sum(head)
-    assert found.causes["head"] / 1e9 == pytest.approx(expected, abs=1e-8)
-    assert found.causes["layers"] == found.causes["transfers"] == found.causes["host"] == 0
+    assert result.causes["head"] / 1e9 == pytest.approx(expected, abs=1e-8)
+    assert result.causes["layers"] == result.causes["transfers"] == result.causes["host"] == 0
 
 
 def test_host_time_and_transfers_have_their_parts() -> None:
-    found = explained(equal_stages(("interleaved", 4, 2, 8), host_s=1e-3, hop=1e-3))
-    assert found.causes["host"] == pytest.approx(3e6)  # (pp - 1) x 1 ms of a stage
-    assert found.causes["transfers"] > 0
-    assert found.causes["layers"] == found.causes["head"] == 0
+    result = explained(equal_stages(("interleaved", 4, 2, 8), host_s=1e-3, hop=1e-3))
+    assert result.causes["host"] == pytest.approx(3e6)  # (pp - 1) x 1 ms of a stage
+    assert result.causes["transfers"] > 0
+    assert result.causes["layers"] == result.causes["head"] == 0
 
 
 def test_uneven_layers_have_a_part_of_their_own() -> None:
     times = equal_stages(("1f1b", 4, 1, 16))
     times.layers[:, 0] *= 1.5
-    found = explained(times._replace(layer_counts=(3, 2, 2, 2)))
-    assert found.causes["layers"] > found.causes["schedule"] / 2 > 0
-    assert found.causes["head"] == 0
+    result = explained(times._replace(layer_counts=(3, 2, 2, 2)))
+    assert result.causes["layers"] > result.causes["schedule"] / 2 > 0
+    assert result.causes["head"] == 0
 
 
 def test_split_schedules_and_odd_rounds_have_no_formula() -> None:

@@ -78,15 +78,15 @@ def test_chosen_partition_is_the_fastest_of_all(
     job = pipeline_job(model, pp, interleave, micro_batches=rounds * pp, seq_len=256)
     known = machine_model.build(H100, MEGATRON.software, "bfloat16")
     even_ns = cost_job(job, H100, MEGATRON).plan.ledger.wall_ns
-    (found,) = stage_placement.find_fastest([job], MEGATRON, known, np.array([even_ns / 1e9]), ROOM)
+    (best,) = stage_placement.find_fastest([job], MEGATRON, known, np.array([even_ns / 1e9]), ROOM)
     fastest_ns = fastest_of_all(job, known) * 1e9
-    if found is None:
+    if best is None:
         assert fastest_ns >= even_ns - 1
         return
-    assert fastest_ns - 1 <= found.wall_s * 1e9 <= min(even_ns, fastest_ns * 1.001) + 1
-    chosen = cost_job(stage_placement.with_less_layers(job, found.less), H100, MEGATRON)
-    assert chosen.plan.ledger.wall_ns == pytest.approx(found.wall_s * 1e9, abs=1)
-    assert chosen.reserved == pytest.approx(found.reserved_bytes, abs=1)
+    assert fastest_ns - 1 <= best.wall_s * 1e9 <= min(even_ns, fastest_ns * 1.001) + 1
+    chosen = cost_job(stage_placement.with_less_layers(job, best.less), H100, MEGATRON)
+    assert chosen.plan.ledger.wall_ns == pytest.approx(best.wall_s * 1e9, abs=1)
+    assert chosen.reserved == pytest.approx(best.reserved_bytes, abs=1)
 
 
 def test_layers_of_the_last_stage_make_room_for_a_large_head() -> None:
@@ -94,11 +94,11 @@ def test_layers_of_the_last_stage_make_room_for_a_large_head() -> None:
     job = pipeline_job(WIDE_VOCABULARY, 4, 1, micro_batches=32)
     known = machine_model.build(H100, MEGATRON.software, "bfloat16")
     even = cost_job(job, H100, MEGATRON)
-    (found,) = stage_placement.find_fastest([job], MEGATRON, known, np.array([even.plan.ledger.wall_ns / 1e9]), ROOM)
-    assert found is not None
-    counts = partition.layers_per_stage(8, 4, *found.less)
+    (best,) = stage_placement.find_fastest([job], MEGATRON, known, np.array([even.plan.ledger.wall_ns / 1e9]), ROOM)
+    assert best is not None
+    counts = partition.layers_per_stage(8, 4, *best.less)
     assert counts[-1] < 2 <= min(counts[:-1])
-    assert found.wall_s * 1e9 < 0.9 * even.plan.ledger.wall_ns
+    assert best.wall_s * 1e9 < 0.9 * even.plan.ledger.wall_ns
 
 
 def test_partitions_of_several_jobs_are_those_of_each() -> None:
@@ -106,19 +106,19 @@ def test_partitions_of_several_jobs_are_those_of_each() -> None:
     known = machine_model.build(H100, MEGATRON.software, "bfloat16")
     limits = np.array([cost_job(job, H100, MEGATRON).plan.ledger.wall_ns / 1e9 for job in jobs])
     together = stage_placement.find_fastest(jobs, MEGATRON, known, limits, ROOM)
-    for at, (job, found) in enumerate(zip(jobs, together, strict=True)):
+    for at, (job, best) in enumerate(zip(jobs, together, strict=True)):
         (alone,) = stage_placement.find_fastest([job], MEGATRON, known, limits[at : at + 1], ROOM)
-        assert (found and found.less) == (alone and alone.less)
+        assert (best and best.less) == (alone and alone.less)
 
 
 def test_partitions_that_do_not_fit_are_not_chosen() -> None:
     job = pipeline_job(WIDE_VOCABULARY, 4, 1, micro_batches=32)
     known = machine_model.build(H100, MEGATRON.software, "bfloat16")
     limits = np.array([cost_job(job, H100, MEGATRON).plan.ledger.wall_ns / 1e9])
-    (found,) = stage_placement.find_fastest([job], MEGATRON, known, limits, ROOM)
-    assert found is not None
-    (smaller,) = stage_placement.find_fastest([job], MEGATRON, known, limits, found.reserved_bytes * 0.999)
-    assert smaller is None or smaller.reserved_bytes < found.reserved_bytes
+    (best,) = stage_placement.find_fastest([job], MEGATRON, known, limits, ROOM)
+    assert best is not None
+    (smaller,) = stage_placement.find_fastest([job], MEGATRON, known, limits, best.reserved_bytes * 0.999)
+    assert smaller is None or smaller.reserved_bytes < best.reserved_bytes
 
 
 @pytest.mark.parametrize("framework", ["megatron", "torchtitan"])

@@ -90,13 +90,13 @@ def find_less_layers(counts: Sequence[int]) -> tuple[int, int] | None:
     the least sum of those that do. None if no such numbers exist: stages in between differ by more than one layer, or
     the later ones have more."""
     layers, stages = sum(counts), len(counts)
-    found: list[tuple[int, int]] = []
+    matching: list[tuple[int, int]] = []
     for each in range(counts[-1], max(counts) + 1):
         last_less = each - counts[-1]
         for one_more in (0, 1):
             first_less = each + one_more - counts[0]
             rest = layers + first_less + last_less - stages * each
             if first_less >= 0 and 0 <= rest < stages and (rest > 0) == one_more:
-                found.append((first_less, last_less))
-    found.sort(key=lambda less: (sum(less), less))
-    return next((less for less in found if layers_per_stage(layers, stages, *less) == list(counts)), None)
+                matching.append((first_less, last_less))
+    matching.sort(key=lambda less: (sum(less), less))
+    return next((less for less in matching if layers_per_stage(layers, stages, *less) == list(counts)), None)

@@ -62,20 +62,20 @@ def place_layers(space: SearchSpace, choices: Sequence[LayoutCost], budget: Trai
     usable_bytes = offload_variants.usable_memory(space.model.machine).device
     best = find_fastest([choice.plan.job for choice in choices], space.framework, space.model, limits_s, usable_bytes)
     return [
-        choice if found is None else _cost(space, choice, found, budget)
-        for choice, found in zip(choices, best, strict=True)
+        choice if feasible is None else _cost(space, choice, feasible, budget)
+        for choice, feasible in zip(choices, best, strict=True)
     ]
 
 
-def _cost(space: SearchSpace, choice: LayoutCost, found: Partition, budget: TrainingBudget) -> LayoutCost:
-    """The cost of `choice` with the layers partitioned as in `found`."""
+def _cost(space: SearchSpace, choice: LayoutCost, feasible: Partition, budget: TrainingBudget) -> LayoutCost:
+    """The cost of `choice` with the layers partitioned as in `feasible`."""
     return cost_case(
-        found.cases.take(np.array([found.row])),
-        with_less_layers(choice.plan.job, found.less),
+        feasible.cases.take(np.array([feasible.row])),
+        with_less_layers(choice.plan.job, feasible.less),
         space.model,
-        times=found.times,
-        row=found.row,
-        reserved=found.reserved_bytes,
+        times=feasible.times,
+        row=feasible.row,
+        reserved=feasible.reserved_bytes,
         host_bytes=choice.host_bytes,
         budget=budget,
         front=choice.front,
@@ -105,16 +105,16 @@ def find_fastest(
     remaining = np.flatnonzero(bounds <= limits_s[layout])
     remaining = remaining[np.argsort(bounds[remaining], kind="stable")]
     fastest_s = limits_s.copy()  # of the partitions that fit, by job
-    found: list[Partition] = []
+    feasible: list[Partition] = []
     while len(remaining := remaining[bounds[remaining] <= fastest_s[layout[remaining]] * _EQUAL]):
         is_next = _first_of_each(layout[remaining])
         chosen, remaining = remaining[is_next], remaining[~is_next]
         placed = replace(base.take(layout[chosen]), first_less=first_less[chosen], last_less=last_less[chosen])
         for each in _simulate(placed, layout[chosen], model):
             if each.reserved_bytes <= usable_bytes and each.wall_s <= limits_s[each.layout]:
-                found.append(each)
+                feasible.append(each)
                 fastest_s[each.layout] = min(fastest_s[each.layout], each.wall_s)
-    equal = [each for each in found if each.wall_s <= fastest_s[each.layout] * _EQUAL]
+    equal = [each for each in feasible if each.wall_s <= fastest_s[each.layout] * _EQUAL]
     return [
         min(
             (each for each in equal if each.layout == at),
