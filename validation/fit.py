@@ -121,9 +121,8 @@ def columns(chosen: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
         machine = rows.machine_of(row)
         rank = hardware.of_machine(machine, *rows.precision_of(row.precision, machine))
         ranks.append(replace(rank, inter_node=cases.column(row.fabric)) if row.fabric else rank)
-    where = RankHardware(
-        **{field.name: np.concatenate([getattr(rank, field.name) for rank in ranks]) for field in fields(RankHardware)}
-    )
+    names = [field.name for field in fields(RankHardware) if field.name != "fabric"]  # machine files here have none
+    where = RankHardware(**{name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in names})
     return batch, where, np.array([row.seconds for row in chosen])
 
 

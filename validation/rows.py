@@ -311,9 +311,8 @@ def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
     known = next((dims for name, dims in _KNOWN.items() if model.startswith(name)), {})
     columns = _preset(hybrid) if hybrid else PLAIN | _model(values, model, known)
     columns |= _layout(values, notes)
-    columns["ends_as_layers"] = float(
-        partition.counted("uneven", columns["layers"], columns["pp"] * columns["interleave"])
-    )
+    ends = float(partition.counted("uneven", columns["layers"], columns["pp"] * columns["interleave"]))
+    columns |= {"first_less": ends, "last_less": ends}
     columns["schedule"] = float(schedules.SCHEDULES.index("interleaved")) if columns["interleave"] > 1 else 0.0
     columns |= _dispatch(notes)
     columns |= _recipe(values, notes, columns) | {"seq_len": _number(values, "seq", known.get("seq_len"))}

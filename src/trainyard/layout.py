@@ -31,6 +31,11 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     `batch_shares`: the proportions of the micro-batches of the data-parallel replicas (`dp_replicate` x `dp_shard`), so
     that replicas on slower devices compute fewer. Each item is for an equal number of consecutive replicas: `[3, 1]`
     gives the first half of them 3 micro-batches for each one of the second half. Empty: equal shares.
+
+    `first_stage_less_layers`, `last_stage_less_layers`: how many layers fewer the first and the last pipeline stage
+    have, which have the embedding and the head: the layers and these two numbers together are divided evenly over the
+    stages, the first ones have one more, and the two stages have as many fewer. Both or neither are set; without them,
+    the framework divides the layers. Planned for Megatron Core and torchtitan.
     """
 
     dp_replicate: int = 1
@@ -49,6 +54,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backward_prefetch: int = 1
     bucket_cap_mb: int = 25
     batch_shares: tuple[int, ...] = ()
+    first_stage_less_layers: int | None = None
+    last_stage_less_layers: int | None = None
 
     def __post_init__(self) -> None:
         """Raises `BadJob` if a degree or number is out of range."""
@@ -64,9 +71,25 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 "ep": limits.DEVICES,
                 **dict.fromkeys(("interleave", "forward_prefetch", "backward_prefetch"), limits.LAYERS),
                 "bucket_cap_mb": limits.WIDTH,
+                "first_stage_less_layers": limits.LAYERS,
+                "last_stage_less_layers": limits.LAYERS,
             },
         )
         batch_shares.check(self.batch_shares, self.batch_ranks)
+        self._check_ends()
+
+    def _check_ends(self) -> None:
+        """Raises `BadJob` unless the layers fewer on the first and the last stage are both given, or neither is."""
+        first, last = self.first_stage_less_layers, self.last_stage_less_layers
+        given = f"first_stage_less_layers = {first}, last_stage_less_layers = {last}"
+        if (first is None) != (last is None):
+            raise BadJob(f"{given}: only one of them is set.", "Set the other one too; 0 takes no layer away.")
+        if first is None or last is None:
+            return
+        if min(first, last) < 0:
+            raise BadJob(f"{given}: neither may be negative.")
+        if self.pp == 1:
+            raise BadJob(f"{given}, but pp = 1: there is one stage.", "Leave them out, or set pp.")
 
     @property
     def ranks(self) -> int:
@@ -77,6 +100,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """The one axis that all ranks form, or empty when there are several or one rank."""
         wide = [axis for axis in FACTORS if getattr(self, axis) > 1]
         return wide[0] if len(wide) == 1 else ""
+
+    @property
+    def end_less_layers(self) -> tuple[int, int] | None:
+        """How many layers fewer the first and the last stage have; None if the framework divides the layers."""
+        first, last = self.first_stage_less_layers, self.last_stage_less_layers
+        return None if first is None or last is None else (first, last)
 
     @property
     def batch_ranks(self) -> int:
@@ -120,7 +149,8 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.batch_ranks * self.cp
 
     def __str__(self) -> str:
-        """The degrees above 1 and the settings that differ from the default, such as `dp_shard 4 x tp 2, ZeRO-2`."""
+        """The degrees above 1 and the settings that differ from the default, such as `dp_shard 4 x tp 2, ZeRO-2`; the
+        layers fewer on the first and the last pipeline stage as `ends -1/-2`."""
         parts = [f"{field} {getattr(self, field)}" for field in (*words.AXES, "interleave") if getattr(self, field) > 1]
         text = " x ".join(parts) or "one rank"
         if self.dp_shard > 1 and self.zero != 3:
@@ -131,4 +161,6 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             text += f", resharded {self.reshard_after_forward}"
         if not self.has_equal_shares:
             text += f", batch shares {':'.join(map(str, batch_shares.lowest_terms(self.batch_shares)))}"
+        if self.end_less_layers is not None:
+            text += ", ends -{}/-{}".format(*self.end_less_layers)
         return text + ", sequence parallel" * self.sequence_parallel + ", loss parallel" * self.loss_parallel

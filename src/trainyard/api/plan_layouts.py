@@ -33,7 +33,7 @@ from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
 from trainyard.predict.search.device_scaling import scaling
-from trainyard.predict.search.layout_cost import LayoutCost, cost_job
+from trainyard.predict.search.layout_cost import LayoutCost, cost_job, explain_bubble
 from trainyard.predict.search.layout_ratio import step_ratio
 from trainyard.predict.search.search import SearchResult
 from trainyard.predict.search.shortlist import shortlist
@@ -49,7 +49,8 @@ _AXIS_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
     """The options of `trainyard.api.plan` and `check_plan`, as documented there. `scaling`: with a budget, search other
-    numbers of devices too; `progress`: maps a message to a context for whose duration it is shown."""
+    numbers of devices too; `bubble`: find the causes of the first layout's pipeline bubble; `progress`: maps a message
+    to a context for whose duration it is shown."""
 
     machine: str = ""
     devices: int | None = None
@@ -63,6 +64,7 @@ class PlanOptions:
     fabric: Fabric = field(default_factory=Fabric)
     front: bool = False
     scaling: bool = True
+    bubble: bool = True
     progress: Callable[[str], AbstractContextManager[object]] = nullcontext
 
 
@@ -208,6 +210,7 @@ def _search(
         as_configured=configured_cost is not None, exact_bytes=allocated_bytes, ignored_settings=request.passed,
         differing_settings=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
         notes=tuple(notes), collectives=collectives, fine_tuning=fine_tuning,
+        bubble=explain_bubble(best.plan, machine, runner) if options.bubble else None,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -23,15 +23,17 @@ from trainyard.errors import BadFile, BadInput
 from trainyard.job import Job
 from trainyard.model import Model
 from trainyard.models import presets
-from trainyard.predict.configs import detect_format
+from trainyard.predict.configs import detect_format, uneven_stages
 from trainyard.predict.configs.config_keys import CommandArguments, FrameworkConfig
 from trainyard.predict.configs.deepspeed.deepspeed_keys import BATCHES
 from trainyard.predict.configs.megatron import megatron_stages
 from trainyard.predict.configs.torchtitan import flavors
-from trainyard.predict.inputs import layout_space
+from trainyard.predict.inputs import layout_space, machine_model
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
-from trainyard.predict.search.layout_cost import cost_job
+from trainyard.predict.pipeline import partition, step_bounds
+from trainyard.predict.search import stage_placement
+from trainyard.predict.search.layout_cost import cost_job, make_cases
 from trainyard.predict.search.search import search
 
 OTHERS = [name for name in FRAMEWORKS if name != "trainyard"]
@@ -106,6 +108,80 @@ def test_round_trip_keeps_the_predicted_ledger_and_memory(framework: str, data: 
     fixed |= {"offload": int(job.recipe.offload)}
     wanted = PlannerInput(MODELS[name], 8, 4, 24, 256, dtype, fixed)
     assert search(wanted, H100, runner).choices[0].plan.ledger == first.plan.ledger, "as in the search"
+
+
+@settings(deadline=None)
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
+@given(st.data())
+def test_placed_layers_survive_a_round_trip(framework: str, data: st.DataObject) -> None:
+    """Layers fewer on the first and the last stage: the same stages, ledger and memory."""
+    runner = FRAMEWORKS[framework]
+    pipelines = [job for job in offered_jobs(framework, "ends", "bfloat16") if job.layout.pp > 1]
+    job = data.draw(st.sampled_from(pipelines))
+    placements = list(stage_placement.less_layers(job, runner))
+    assume(placements)
+    job = stage_placement.with_less_layers(job, data.draw(st.sampled_from(placements)))
+    config = round_trip(framework, job)
+    assert config.approximated == ()
+    assert_same_job(job, framework, config)
+    first, second = cost_job(job, H100, runner), cost_job(config.job, H100, runner)
+    assert first.plan.ledger == second.plan.ledger
+    assert first.plan.memory == second.plan.memory
+
+
+@pytest.mark.parametrize(
+    ("arguments", "counts"),
+    [
+        ("--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 4", [6, 6, 6, 4]),
+        ("--decoder-last-pipeline-num-layers 4", [6, 6, 6, 4]),  # 18 layers on the other three
+        ("--decoder-first-pipeline-num-layers 4", [4, 6, 6, 6]),
+        ("--account-for-loss-in-pipeline-split --num-layers 23", [6, 6, 6, 5]),
+        ("--account-for-embedding-in-pipeline-split --num-layers 23", [5, 6, 6, 6]),
+        ("--account-for-embedding-in-pipeline-split --account-for-loss-in-pipeline-split", [5, 6, 6, 5]),
+        ("--pipeline-model-parallel-layout 'Et*6|t*6|t*6|t*4L'", [6, 6, 6, 4]),
+        ("--pipeline-model-parallel-layout 'Et*5|t*7|t*6|t*4L'", [5, 7, 6, 4]),
+        ("--pipeline-model-parallel-layout 'Et*7|t*5|t*5|t*5L'", None),  # more on the first stage: approximated
+    ],
+)  # fmt: skip
+def test_megatron_arguments_place_layers(arguments: str, counts: list[int] | None) -> None:
+    config = read(
+        "--num-layers 22 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --micro-batch-size 1 "
+        "--global-batch-size 8 --max-position-embeddings 512 --vocab-size 32000 --bf16 "
+        f"--pipeline-model-parallel-size 4 {arguments}",
+        devices=4,
+    )
+    approximated = any("predicted with layers divided evenly" in each for each in config.approximated)
+    assert approximated == (counts is None)
+    if counts is not None:
+        known = machine_model.build(H100, FRAMEWORKS["megatron"].software, "bfloat16")
+        case = make_cases([config.job], FRAMEWORKS["megatron"])
+        (times,) = step_bounds.stage_times(case, step_bounds.parts(case, known.hardware, known.values))
+        assert list(times.layer_counts) == counts
+
+
+def test_megatron_refuses_ranks_with_uneven_rests() -> None:
+    with pytest.raises(BadFile, match="the other 18 of 22 layers do not divide evenly over 4 ranks"):
+        read(
+            "--num-layers 22 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --micro-batch-size 1 "
+            "--global-batch-size 10 --max-position-embeddings 512 --vocab-size 32000 "
+            "--pipeline-model-parallel-size 5 --bf16 --decoder-last-pipeline-num-layers 4",
+            devices=5,
+        )
+
+
+def test_torchtitan_modules_of_stages_place_layers() -> None:
+    job = next(
+        job
+        for job in offered_jobs("torchtitan", "ends", "bfloat16")
+        if job.layout.pp == 4 and job.layout.interleave == 1
+    )
+    counts = partition.layers_per_stage(job.decoder.layers, 4, 0, 2)
+    text = uneven_stages.torchtitan(FRAMEWORKS["torchtitan"].write_config(job), counts)
+    config = read(text, model=job.model)
+    assert config.approximated == ()
+    less = config.job.layout.end_less_layers
+    assert less is not None
+    assert partition.layers_per_stage(job.decoder.layers, 4, *less) == counts
 
 
 @pytest.mark.parametrize("preset", [flavor.preset for flavor in flavors.FLAVORS])

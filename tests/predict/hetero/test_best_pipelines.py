@@ -249,7 +249,7 @@ def test_parts_of_one_machine_equal_one_cluster(name: str, counts: tuple[int, in
         pipeline = HeteroPipeline(
             table=table, row=0, layers_per_stage=tuple(len(run) for run in np.array_split(np.arange(layers), depth))
         )
-        case = replace(pipeline.case, ends_as_layers=column(0))
+        case = replace(pipeline.case, first_less=column(0), last_less=column(0))
         hardware, values = table.part_models[0].hardware, table.part_models[0].values
         uniform = step_bounds.pipelines(case, step_bounds.parts(case, hardware, values))[0]
         times = pipeline.pipeline

@@ -31,7 +31,7 @@ from trainyard.workloads.ops import transformer_ops
 
 
 def divided(layers: int, stages: int, ends: int = 0) -> list[int]:
-    starts = partition.divided(layers, stages, ends).before(np.arange(stages + 1.0))
+    starts = partition.divided(layers, stages, ends, ends).before(np.arange(stages + 1.0))
     assert (starts[0], starts[-1]) == (0, layers)
     return np.diff(starts).astype(int).tolist()
 
@@ -100,7 +100,8 @@ def layouts(draw: st.DrawFn) -> tuple[Cases, str, int]:
     )  # fmt: skip
     case = replace(
         cases.of_jobs([job]), schedule=column(schedules.SCHEDULES.index(name)),
-        ends_as_layers=column(draw(st.integers(0, 1))),
+        first_less=column(draw(st.integers(0, layers // (pp * interleave)))),
+        last_less=column(draw(st.integers(0, layers // (pp * interleave)))),
         samples=column(count * job.layout.batch_ranks), dense_layers=column(draw(st.integers(0, layers))),
     )  # fmt: skip
     return case, name, count

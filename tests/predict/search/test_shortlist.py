@@ -16,6 +16,7 @@ from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.search import stage_placement
 from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.predict.search.layout_ratio import LARGEST_TIED_RATIO, step_ratio
 from trainyard.predict.search.search import SearchResult, search
@@ -28,6 +29,12 @@ EXPERTS = Model(
 )  # fmt: skip
 H100 = machine.load("h100")
 CHECKPOINTS = ("none", "selective", "full")
+
+
+@pytest.fixture(autouse=True)
+def _even_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search of all layouts, to which the rows are compared, does not place layers (`test_stage_placement.py`)."""
+    monkeypatch.setattr(stage_placement, "place_layers", lambda space, choices, budget: list(choices))
 
 
 def preset(name: str) -> Model:

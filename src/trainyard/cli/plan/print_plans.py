@@ -65,14 +65,14 @@ def _print_screen(plans: Plans) -> None:
 
 def _print_full(plans: Plans) -> None:
     """Prints the headline and all tables of the plans."""
-    from trainyard.report.plans import cost_inputs, hetero_tables, plan_tables
+    from trainyard.report.plans import cost_inputs, hetero_tables, pipeline_tables, plan_tables
 
     screen = console(full=True)
     _print_head(plans, screen)
     tables = (
         hetero_tables.layouts(plans), *plan_tables.variants(plans), *hetero_tables.part_tables(plans),
         *plan_tables.scaling(plans), *cost_inputs.cost_inputs(plans), plan_tables.ledger(plans.best.plan),
-        plan_tables.memory(plans),
+        *pipeline_tables.pipeline(plans), plan_tables.memory(plans),
         *((plan_tables.collectives(plans),) if plans.collectives else ()),
     )  # fmt: skip
     _print_tables(tables, screen)

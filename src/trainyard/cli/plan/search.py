@@ -75,6 +75,6 @@ def command(
             dispatch_dtype=dispatch_dtype or "", overlap_dispatch=overlap_dispatch,
         ),
         fabric=Fabric(oversubscription=oversubscription, pod_nodes=pod_nodes),
-        front=as_json, scaling=full or as_json, progress=busy,
+        front=as_json, scaling=full or as_json, bubble=full or as_json, progress=busy,
     )  # fmt: skip
     print_plans(plan_layouts(model, framework, options), out, full, as_json)

@@ -168,8 +168,10 @@ class Cases:
     """Pipeline stages of a rank."""
     schedule: Column
     """Index of the pipeline schedule in `schedules.SCHEDULES`."""
-    ends_as_layers: Column
-    """1 if the embedding and the head count as a layer each when layers are divided over stages, else 0."""
+    first_less: Column
+    """Layers that the first pipeline stage has fewer than an even one: 1 if the embedding counts as a layer."""
+    last_less: Column
+    """Layers that the last pipeline stage has fewer than an even one: 1 if the head counts as a layer."""
     is_sharded: Column
     """1 if the ranks of dp_shard and cp shard the tensors that `zero` names, else 0: each rank has all of them."""
     zero: Column
@@ -376,14 +378,15 @@ def of_model(model: Model) -> dict[str, Any]:
 
 def of_layout(layout: Layout) -> dict[str, Any]:
     """Columns of a layout: name of a column of `Cases` -> its value. Trainyard's own trainer does not count the
-    embedding and the head as layers (`ends_as_layers`)."""
+    embedding and the head as layers (`first_less`, `last_less`)."""
     copied_names = (*words.AXES, "interleave", "sequence_parallel", "loss_parallel")
     return {name: getattr(layout, name) for name in copied_names} | {
         "zero": 2 if layout.zero == 3 and layout.reshard_after_forward == "never" else layout.zero,
         "extra_prefetch": layout.backward_prefetch - 1,
         "reshards_last": layout.reshard_after_forward == "always",
         "is_sharded": layout.dp_shard * layout.cp > 1,
-        "ends_as_layers": 0,
+        "first_less": 0,
+        "last_less": 0,
     }
 
 

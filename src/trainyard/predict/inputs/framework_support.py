@@ -32,7 +32,7 @@ from trainyard.predict.inputs.layout_space import (
 )
 from trainyard.predict.inputs.padded_vocabulary import TO_MEGATRON_DIVISOR, TO_TP
 from trainyard.predict.inputs.vision_models import VisionModel
-from trainyard.predict.pipeline import schedules
+from trainyard.predict.pipeline import partition, schedules
 
 Mask = npt.NDArray[np.bool_]
 
@@ -44,7 +44,9 @@ class Framework(NamedTuple):
     trainyard cannot write them. `refuses`: the reason that it cannot train a model, else "". `offloads`: mask of the
     layouts that can offload to the host's memory, among those it `allows`. `outside_config`: a sentence for each
     setting of a job that the written configuration cannot carry; `has_comments`: whether the configuration has
-    comments; `unsupported`: what follows its name in the reason for which it allows none of the layouts, if known."""
+    comments; `unsupported`: what follows its name in the reason for which it allows none of the layouts, if known.
+    `places_layers`: whether it can divide a model's layers over that many stages so that the first and the last have
+    that many fewer (`Layout.first_stage_less_layers`, `last_stage_less_layers`)."""
 
     display_name: str
     software: str
@@ -58,6 +60,7 @@ class Framework(NamedTuple):
     outside_config: Callable[[Job], tuple[str, ...]] = lambda _: ()
     has_comments: bool = True
     unsupported: str = ""
+    places_layers: Callable[[Model | VisionModel, int, int, int], bool] = lambda *_: False
 
     def layouts(self, wanted: PlannerInput) -> LayoutSpace:
         """The layouts it allows, of all that divide the devices, heads, layers and batch of `wanted`."""
@@ -151,6 +154,22 @@ def _makes_stages(layers: int, stages: int) -> bool:
     """Whether torchtitan makes `stages` stages of `layers` layers if its only setting, the layers of the largest stage,
     has the value that trainyard writes."""
     return -(-(layers + 2) // torchtitan_write.layers_of_largest_stage(layers, stages)) == stages
+
+
+def _megatron_places_layers(model: Model | VisionModel, stages: int, first_less: int, last_less: int) -> bool:
+    """Whether Megatron Core makes these stages: an explicit layout of the pipeline allows any, also without layers,
+    but not for hybrids (`megatron/core/ssm/mamba_block.py`)."""
+    first_layers, last_layers, *_ = partition.stage_sizes(model.layers, stages, first_less, last_less)
+    return isinstance(model, Model) and not _is_hybrid(model) and min(first_layers, last_layers) >= 0
+
+
+def _torchtitan_places_layers(model: Model | VisionModel, stages: int, first_less: int, last_less: int) -> bool:
+    """Whether torchtitan makes these stages. The layers fewer may not exceed those of an even stage
+    (`generate_llm_fqn_per_model_part`)."""
+    counted_layers = model.layers + first_less + last_less
+    each = counted_layers // stages
+    makes_stages = -(-counted_layers // -(-counted_layers // stages)) == stages
+    return isinstance(model, Model) and makes_stages and max(first_less, last_less) <= each
 
 
 def _deepspeed_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
@@ -273,6 +292,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         offers=USUAL,
         allows=_megatron_allows,
         write_config=_decoders_only("Megatron Core", megatron_write.write),
+        places_layers=_megatron_places_layers,
         refuses=_megatron_refuses,
         offloads=_megatron_offloads,
     ),
@@ -284,6 +304,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         offers=PipelineSupport(divides=_makes_stages),
         allows=_torchtitan_allows,
         write_config=_decoders_only("torchtitan", torchtitan_write.write),
+        places_layers=_torchtitan_places_layers,
         refuses=_torchtitan_refuses,
         offloads=_torchtitan_offloads,
         outside_config=torchtitan_write.missing_flavor,

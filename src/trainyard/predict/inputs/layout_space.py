@@ -362,7 +362,9 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
     stages = cases.column(columns["pp"] * columns["interleave"])
     ends = partition.counted(keeps.ends, wanted.model.layers, stages)
     offload_kind = columns["offload"] * offload.KINDS.index(keeps.offload)  # 0 in layouts without offloading
-    return cases.build(**fixed, **columns | {"offload": offload_kind}, is_sharded=is_sharded, ends_as_layers=ends)
+    return cases.build(
+        **fixed, **columns | {"offload": offload_kind}, is_sharded=is_sharded, first_less=ends, last_less=ends
+    )
 
 
 def job_of(wanted: PlannerInput, row: dict[str, int], keeps: Keeps = _SPLITTING) -> Job:

@@ -10,14 +10,17 @@ space.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
-from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column
+from trainyard.predict.inputs.cases import FULL, SELECTIVE, Cases, Column, column
 from trainyard.predict.inputs.fine_tuning import NF4_BYTES
 from trainyard.predict.inputs.recomputed_modules import is_recomputed
 from trainyard.predict.memory import native_memory
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
+from trainyard.predict.pipeline import partition
 from trainyard.predict.pipeline.in_flight import in_flight
 from trainyard.predict.time import data_parallel, offload, shapes, state_space
 from trainyard.predict.time.shapes import Product, Weights
@@ -40,8 +43,33 @@ def memory(cases: Cases) -> MemoryParts:
         raise ValueError(
             f"{native.sum()} of {len(cases)} cases run on trainyard's own trainer; pass the others separately"
         )
-    stage_memory = native_memory.peak if native.all() else of_stage
-    return fullest([stage_memory(cases, first) for first in (True, False)])
+    if native.all():
+        return fullest([native_memory.peak(cases, first) for first in (True, False)])
+    fullest_end = fullest([of_stage(cases, first) for first in (True, False)])
+    rows = np.flatnonzero(np.broadcast_to((cases.first_less > 0) & (cases.pp > 2), len(cases)))
+    return _with_second_rank(cases, fullest_end, rows) if len(rows) else fullest_end
+
+
+def _with_second_rank(cases: Cases, fullest_end: MemoryParts, rows: npt.NDArray[np.intp]) -> MemoryParts:
+    """Bytes by part of the fullest of three ranks: the first and the last one (`fullest_end`) and, in the cases `rows`,
+    in which the first one has fewer layers, the second one. That keeps one micro-batch less in flight; with several
+    stages per rank, as many as the first one are assumed."""
+    cases = cases.take(rows)
+    pp, layers = np.where(cases.interleave > 1, cases.pp, cases.pp - 1), _rank_layers(cases, 1.0)
+    second = replace(
+        cases,
+        pp=pp,
+        layers=pp * layers,
+        dense_layers=np.clip(cases.dense_layers - _rank_layers(cases, 0.0), 0.0, layers),
+        vocab=column(0),
+        first_less=column(0),
+        last_less=column(0),
+    )
+    fullest_parts = [np.array(np.broadcast_to(part, len(fullest_end.total))) for part in fullest_end]
+    ends = MemoryParts(*(part[rows] for part in fullest_parts))
+    for part, of_rows in zip(fullest_parts, fullest([ends, of_stage(second, first=True)]), strict=True):
+        part[rows] = of_rows
+    return MemoryParts(*fullest_parts)
 
 
 def on_host(cases: Cases) -> Column:
@@ -58,7 +86,7 @@ def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], C
     """Returns a function (ZeRO stage, weights by kind) -> number of weights that a rank of the first or last stage
     keeps, [case], if data parallelism shards them from this ZeRO stage on: 1 for the optimizer state, 2 for gradients,
     3 for weights."""
-    is_only_stage, layer_count = cases.pp == 1, _stage_layers(cases)
+    is_only_stage, layer_count = cases.pp == 1, _stage_layers(cases, first)
     dense, routed = shapes.stage_layer_kinds(cases, layer_count, first)
     # Matrices of the size of the embedding: both ends of the model are on a single stage, and may be one matrix.
     tables = np.where(
@@ -79,7 +107,7 @@ def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], C
 
 def of_stage(cases: Cases, first: bool) -> MemoryParts:
     """Bytes by part of the first or the last stage (`first`), with a published framework."""
-    is_alone, stage_layers, weights = cases.pp == 1, _stage_layers(cases), shapes.weights(cases)
+    is_alone, stage_layers, weights = cases.pp == 1, _stage_layers(cases, first), shapes.weights(cases)
     count_kept = _count_kept_weights(cases, first)  # (ZeRO stage, weights) -> those on a rank
     dense, routed = shapes.stage_layer_kinds(cases, stage_layers, first)
     trained = weights.trained(cases)
@@ -113,12 +141,15 @@ def _weight_bytes(cases: Cases, weights: Weights, count_kept: Callable[[int, Wei
     return kept * cases.weight_bytes - np.where(is_quantised, quantised * (cases.weight_bytes - NF4_BYTES), 0.0)
 
 
-def _stage_layers(cases: Cases) -> Column:
-    """Layers of the first or last stage. The embedding and the head count as a layer each if layers divide evenly only
-    then."""
+def _stage_layers(cases: Cases, first: bool) -> Column:
+    """Layers of the first or last rank of the pipeline, on all its stages; one if it has none."""
+    return np.maximum(_rank_layers(cases, np.zeros(1) if first else cases.pp - 1), 1.0)
+
+
+def _rank_layers(cases: Cases, rank: Column | float) -> Column:
+    """Layers of a rank of the pipeline."""
     stages = cases.pp * cases.interleave
-    ends_count = (np.mod(cases.layers, stages) != 0) & (np.mod(cases.layers + 2, stages) == 0)
-    return np.where(ends_count, (cases.layers + 2) / cases.pp - 1, np.ceil(cases.layers / cases.pp))
+    return partition.divided(cases.layers, stages, cases.first_less, cases.last_less).on_rank(rank, cases.pp)
 
 
 def _expert_ranks(cases: Cases) -> Column:

@@ -39,7 +39,7 @@ def memory(cases: Cases, run: StageLayers, stages_left: Column, is_first: Column
     has a value per stage."""
     equal_stages, is_last, zero = np.maximum(stages_left, 2.0), stages_left == 1, column(0)
     vocab = np.where(is_first > 0, cases.vocab, 0.0)
-    uniform = replace(cases, pp=equal_stages, layers=equal_stages * run.layers, ends_as_layers=zero)
+    uniform = replace(cases, pp=equal_stages, layers=equal_stages * run.layers, first_less=zero, last_less=zero)
     first = replace(uniform, dense_layers=run.dense, vocab=vocab)
     last = replace(uniform, dense_layers=equal_stages * run.layers - run.routed)
     both_ends = framework_memory.of_stage(first, first=True), framework_memory.of_stage(last, first=False)
@@ -53,7 +53,13 @@ def alone(cases: Cases, run: StageLayers, has_end: Column) -> Cases:
     embedding or the head."""
     vocab = np.where(has_end > 0, cases.vocab, 0.0)
     return replace(
-        cases, pp=column(2), layers=2 * run.layers, dense_layers=2 * run.dense, ends_as_layers=column(0), vocab=vocab
+        cases,
+        pp=column(2),
+        layers=2 * run.layers,
+        dense_layers=2 * run.dense,
+        first_less=column(0),
+        last_less=column(0),
+        vocab=vocab,
     )
 
 

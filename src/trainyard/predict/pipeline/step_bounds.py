@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
@@ -83,6 +84,30 @@ def parts(cases: Cases, hardware: RankHardware, tuned: Constants) -> Parts:
     )
 
 
+def bound_parts(parts: Parts, rows: npt.NDArray[np.intp], count: int) -> Parts:
+    """The parts of the cases `rows`, as far as `bound` needs them. `count`: the number of cases of `parts`."""
+
+    def take(column: Column) -> Column:
+        return np.broadcast_to(column, count)[rows]
+
+    kinds = [
+        kind._replace(
+            count=take(kind.count),
+            layers_before=take(kind.layers_before),
+            forward_s=take(kind.forward_s),
+            backward_s=take(kind.backward_s),
+        )
+        for kind in parts.kinds
+    ]
+    return parts._replace(
+        kinds=kinds,
+        head_forward_s=take(parts.head_forward_s),
+        head_backward_s=take(parts.head_backward_s),
+        loss_s=take(parts.loss_s),
+        transfer_s=take(parts.transfer_s),
+    )
+
+
 def _split_by_kind(cases: Cases) -> Iterator[tuple[Cases, Column, Column]]:
     """(cases, number of layers, layers before them) for each kind of layer, dense ones first. The cases have layers of
     that kind only."""
@@ -132,7 +157,7 @@ def bound(cases: Cases, parts: Parts) -> Column:
     layers."""
     if np.max(cases.pp) == 1:
         return alone(cases, parts)
-    stages = partition.divided(cases.layers, cases.pp * cases.interleave, cases.ends_as_layers)
+    stages = partition.divided(cases.layers, cases.pp * cases.interleave, cases.first_less, cases.last_less)
     # The rank of the last of the first `rest` stages, which have one layer more; stage s is on rank s % pp.
     rank_with_most_layers = np.mod(stages.rest - 1, cases.pp)
     ranks = (np.zeros(1), np.maximum(cases.pp - 2, 0), cases.pp - 1, rank_with_most_layers)
@@ -171,15 +196,63 @@ def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column
     return fill_s + cases.accumulate * busy_s
 
 
+class StageTimes(NamedTuple):
+    """Seconds of a micro-batch on the stages of one case, by origin. The rows of each array are the forward pass, the
+    backward pass, and the part of the latter for the gradients of weights. `layers`: [row, stage]; `head`: [row], of
+    the head and the loss, on the last stage; `host`: [row], host time outside the layers, equal on each stage; `hop`: a
+    transfer; `layer_counts`: layers of each stage."""
+
+    schedule: str
+    ranks: int
+    micro_batches: int
+    layer_counts: tuple[int, ...]
+    layers: npt.NDArray[np.float64]
+    head: npt.NDArray[np.float64]
+    host: npt.NDArray[np.float64]
+    hop: float
+
+    @property
+    def pipeline(self) -> PipelineTimes:
+        """The input of the simulation: layers where they are, the head on the last stage."""
+        seconds = self.layers + self.host[:, None]
+        seconds[:, -1] += self.head
+        return self.pipeline_of(seconds, self.hop)
+
+    def pipeline_of(self, seconds: npt.NDArray[np.float64], hop: float) -> PipelineTimes:
+        """The input of the simulation with other `seconds` of the stages, [row, stage], and of a transfer."""
+        forward, backward, weights = seconds
+        weights = weights.copy()
+        weights[0] = backward[
+            0
+        ]  # torch does not split it there: no rank waits for the first stage's gradients of inputs
+        return PipelineTimes(
+            schedule=self.schedule,
+            ranks=self.ranks,
+            micro_batches=self.micro_batches,
+            forward=forward,
+            inputs=backward - weights,
+            weights=weights,
+            hop=hop,
+            waits=self.schedule in schedules.ONE_STAGE,
+        )
+
+
 def pipelines(cases: Cases, parts: Parts) -> list[PipelineTimes]:
     """The input of the simulation for each case, one item per case."""
+    return [times.pipeline for times in stage_times(cases, parts)]
+
+
+def stage_times(cases: Cases, parts: Parts) -> list[StageTimes]:
+    """The seconds of each case by stage and origin, one item per case."""
     count = len(cases)
 
     def by_case(column: Column) -> Column:
         return np.broadcast_to(column, count)
 
-    # Columns become rows of numbers, in the order that `_pipeline_times` takes.
-    shape_columns = (cases.schedule, cases.pp, cases.interleave, cases.layers, cases.ends_as_layers, cases.accumulate)
+    # Columns become rows of numbers, in the order that `_stage_times` takes.
+    shape_columns = (
+        cases.schedule, cases.pp, cases.interleave, cases.accumulate, cases.layers, cases.first_less, cases.last_less
+    )  # fmt: skip
     end_columns = (parts.head_forward_s + parts.loss_s, parts.head_backward_s, parts.transfer_s)
     kind_columns = [
         (kind.count, kind.layers_before, kind.forward_s, kind.backward_s, kind.weight_gradient_s)
@@ -188,37 +261,31 @@ def pipelines(cases: Cases, parts: Parts) -> list[PipelineTimes]:
     case_rows = np.stack([by_case(column) for column in (*shape_columns, *end_columns)], axis=1).tolist()
     kind_rows = [np.stack([by_case(column) for column in kind], axis=1).tolist() for kind in kind_columns]
     return [
-        _pipeline_times(case_row, kinds_of_case, parts.host_s)
+        _stage_times(case_row, kinds_of_case, parts.host_s)
         for case_row, kinds_of_case in zip(case_rows, zip(*kind_rows, strict=True), strict=True)
     ]
 
 
-def _pipeline_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]], host_s: float) -> PipelineTimes:
-    """One case's seconds by stage. `case_row`: schedule, pp, interleave, layers, ends, micro-batches, and seconds of
-    the head's forward pass with the loss, the head's backward pass and a transfer; `kinds`: for each kind of layer,
-    their count, the layers before them, and seconds of a layer's forward pass, backward pass, and the part of the
-    latter for the gradients of weights. `host_s`: seconds of the host per micro-batch on each rank, outside the
-    layers."""
-    schedule, pp, interleave, layers, ends, micro_batches, head_forward, head_backward, hop = case_row
+def _stage_times(case_row: Sequence[float], kinds: Sequence[Sequence[float]], host_s: float) -> StageTimes:
+    """One case's seconds by stage. `case_row`: schedule, pp, interleave, micro-batches, layers, layers fewer on the
+    first and the last stage, and seconds of the head's forward pass with the loss, the head's backward pass and a
+    transfer; `kinds`: for each kind of layer, their count, the layers before them, and seconds of a layer's forward
+    pass, backward pass, and the part of the latter for the gradients of weights. `host_s`: seconds of the host per
+    micro-batch on each rank, outside the layers."""
+    schedule, pp, interleave, micro_batches, layers, first_less, last_less, head_forward, head_backward, hop = case_row
     stages, name = round(pp * interleave), schedules.SCHEDULES[round(schedule)]
-    layers_before = partition.divided(layers, stages, ends).before(np.arange(stages + 1.0))
-    # Half of the host's time is in the forward pass, half in the backward pass, divided over the stages of a rank.
-    forward, backward, weights = np.full((3, stages), host_s / interleave / 2) * [[1], [1], [0]]
+    layers_before = partition.divided(layers, stages, first_less, last_less).before(np.arange(stages + 1.0))
+    layer_seconds = np.zeros((3, stages))
     for count, before, *seconds in kinds:
-        layers_of_stage = np.diff(np.clip(layers_before - before, 0, count))
-        for stage_s, layer_s in zip((forward, backward, weights), seconds, strict=True):
-            stage_s += layers_of_stage * layer_s
-    forward[-1] += head_forward
-    backward[-1] += head_backward
-    weights[-1] += head_backward / 2
-    weights[0] = backward[0]  # torch does not split it there: no rank waits for the first stage's gradients of inputs
-    return PipelineTimes(
+        layer_seconds += np.diff(np.clip(layers_before - before, 0, count)) * np.array(seconds)[:, None]
+    return StageTimes(
         schedule=name,
         ranks=round(pp),
         micro_batches=round(micro_batches),
-        forward=forward,
-        inputs=backward - weights,
-        weights=weights,
+        layer_counts=tuple(np.diff(layers_before).astype(int).tolist()),
+        layers=layer_seconds,
+        head=np.array([head_forward, head_backward, head_backward / 2]),
+        # Half of the host's time is in the forward pass, half in the backward pass, divided over the stages of a rank.
+        host=host_s / interleave / 2 * np.array([1.0, 1.0, 0.0]),
         hop=hop,
-        waits=name in schedules.ONE_STAGE,
     )

@@ -6,10 +6,12 @@ is one layout of a job as a row of the arrays of the cost model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.plan import Plan
@@ -23,7 +25,8 @@ from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.inputs.padded_vocabulary import UNEVEN
 from trainyard.predict.inputs.prediction_interval import interval_of
 from trainyard.predict.memory import framework_memory
-from trainyard.predict.pipeline import partition
+from trainyard.predict.pipeline import bubble, partition, step_bounds
+from trainyard.predict.pipeline.bubble import PipelineBubble
 from trainyard.predict.search import offload_variants, points
 from trainyard.predict.search.layout_ratio import StepRatio
 from trainyard.predict.search.points import LayoutPoint
@@ -61,7 +64,7 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: TrainingB
     dollars. Raises `BadJob` if it offloads to hosts that the machine's file does not describe."""
     if job.recipe.offload:
         offload_variants.check_host(machine)
-    case = _make_case(job, framework)
+    case = make_cases([job], framework)
     model = machine_model.build(machine, framework.software, job.recipe.dtype)
     reserved = float(framework_memory.memory(case).total[0]) * framework_memory.RESERVED
     host_bytes = float(framework_memory.on_host(case)[0])
@@ -79,11 +82,22 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: TrainingB
     )
 
 
-def _make_case(job: Job, framework: Framework) -> Cases:
-    """The job as a single case, with the sizes of weights and state, and the partition of layers, of `framework`."""
-    keeps = framework.keeps.in_dtype(job.recipe.dtype)  # bytes of a weight, its gradient and its state; and more
-    ends_as_layers = partition.counted(keeps.ends, cases.subject(job).layers, job.layout.pp * job.layout.interleave)
-    base = cases.of_jobs([job])
+def explain_bubble(plan: Plan, machine: Machine, framework: Framework) -> PipelineBubble | None:
+    """The causes of the bubble in a plan's ledger; None without a pipeline."""
+    job = plan.job
+    if job.layout.pp == 1:
+        return None
+    model, case = machine_model.build(machine, framework.software, job.recipe.dtype), make_cases([job], framework)
+    (times,) = step_bounds.stage_times(case, step_bounds.parts(case, model.hardware, model.values))
+    return bubble.explain(times, plan.ledger)
+
+
+def make_cases(jobs: Sequence[Job], framework: Framework) -> Cases:
+    """The jobs as cases, with the sizes of weights and state, and the partition of layers, of `framework`. All jobs
+    have the dtype of the first."""
+    keeps = framework.keeps.in_dtype(jobs[0].recipe.dtype)  # bytes of a weight, its gradient and its state; and more
+    first_less, last_less = zip(*(_less_layers(job, framework) for job in jobs), strict=True)
+    base = cases.of_jobs(jobs)
     columns = {
         "weight_bytes": keeps.weight,
         "gradient_bytes": keeps.gradient,
@@ -91,12 +105,31 @@ def _make_case(job: Job, framework: Framework) -> Cases:
         "reduce_bytes": keeps.gradient,
         "recomputed_share": keeps.recomputed_share,
         "native": keeps.native,
-        "ends_as_layers": ends_as_layers,
-        "offload": job.recipe.offload * offload.KINDS.index(keeps.offload),
+        "first_less": first_less,
+        "last_less": last_less,
+        "offload": np.array([job.recipe.offload for job in jobs]) * offload.KINDS.index(keeps.offload),
         # An uneven vocabulary: the rank with the most rows decides. A job has the rows that its framework adds.
-        "vocab": UNEVEN.padded(base.vocab.astype(np.int64), np.array([job.layout.tp])),
+        "vocab": UNEVEN.padded(base.vocab.astype(np.int64), np.array([job.layout.tp for job in jobs])),
     } | dict(keeps.columns)
     return replace(base, **{name: cases.column(value) for name, value in columns.items()})
+
+
+def _less_layers(job: Job, framework: Framework) -> tuple[float, float]:
+    """How many layers fewer the first and the last stage have: those of the job, or else of the framework. Raises
+    `BadJob` if the framework has no such setting, or the stages have fewer layers than that."""
+    layout, layers = job.layout, cases.subject(job).layers
+    less, stages = layout.end_less_layers, layout.pp * layout.interleave
+    if less is None:
+        end_layers = float(partition.counted(framework.keeps.ends, layers, stages))
+        return end_layers, end_layers
+    partition.layers_per_stage(layers, stages, *less)
+    if not framework.places_layers(cases.subject(job), stages, *less):
+        raise BadJob(
+            f"first_stage_less_layers = {less[0]}, last_stage_less_layers = {less[1]} at $.layout: "
+            f"{framework.display_name} cannot divide {layers} layers over {stages} stages like this.",
+            "Leave them out.",
+        )
+    return less
 
 
 def cost_case(

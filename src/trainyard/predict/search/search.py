@@ -19,7 +19,7 @@ from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudge
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
-from trainyard.predict.search import infeasible, search_space
+from trainyard.predict.search import infeasible, search_space, stage_placement
 from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search_space import SearchSpace
@@ -113,5 +113,6 @@ def fastest(
         raise BadJob(infeasible.explain_too_large(wanted, space.sizes, space.searched, machine))
     refused: list[str] = []
     for each in search_space.runnable_cases(space, space.by_time(), refuses, refused):
-        return search_space.cost_choice(space, each, budget, front=True)
+        choice = search_space.cost_choice(space, each, budget, front=True)
+        return stage_placement.place_layers(space, [choice], budget)[0]
     raise BadJob(search_space.explain_refusals(refused))

@@ -15,7 +15,7 @@ from trainyard.machine import Machine
 from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
-from trainyard.predict.search import baseline, layout_ratio, search_space, simplicity, variants
+from trainyard.predict.search import baseline, layout_ratio, search_space, simplicity, stage_placement, variants
 from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import SearchResult, find_fitting
@@ -58,6 +58,7 @@ def shortlist(
     fastest_rows = _find_fastest(space, runnable, most, budget)
     if not fastest_rows.rows:
         raise BadJob(search_space.explain_refusals(refused))
+    _place_layers(space, fastest_rows, budget)
     fastest = next(iter(fastest_rows.rows.values()))
     plain, no_baseline = baseline.find_baseline(space, machine, refuses)
     simplest = _find_simplest_tied(space, fastest_rows.rows, refuses)
@@ -67,6 +68,7 @@ def shortlist(
         for key, each in extra.items()
         if key not in fastest_rows.rows
     }
+    added = dict(zip(added, stage_placement.place_layers(space, list(added.values()), budget), strict=True))
     kept = [key for key in fastest_rows.rows if key in extra]
     others = [key for key in fastest_rows.rows if key not in extra]
     rows = {key: fastest_rows.rows[key] for key in (*kept, *others[: most - len(kept) - len(added)])} | added
@@ -112,6 +114,26 @@ def _find_fastest(space: SearchSpace, runnable: Iterator[Runnable], most: int, b
         if len(fastest_rows.rows) == most:
             break
     return fastest_rows
+
+
+def _place_layers(space: SearchSpace, fastest_rows: _FastestRows, budget: TrainingBudget) -> None:
+    """Replaces each row whose layers can be placed so that it is faster, sorts the rows by time, and corrects the
+    Pareto front."""
+    rows, points = fastest_rows.rows, fastest_rows.front
+    placed = dict(zip(rows, stage_placement.place_layers(space, list(rows.values()), budget), strict=True))
+    new_points = {row.point: placed[key].point for key, row in rows.items() if placed[key] is not row}
+    if not new_points:
+        return
+    by_time = sorted((new_points.get(point, point) for point in points), key=lambda point: point.wall_ns)
+    front: list[LayoutPoint] = []
+    for point in by_time:
+        if not front or point.reserved < front[-1].reserved:
+            front.append(point)
+    fastest_rows.front = front
+    fastest_rows.rows = {
+        key: replace(row, front=row.point in front)
+        for key, row in sorted(placed.items(), key=lambda item: item[1].plan.ledger.wall_ns)
+    }
 
 
 def _rank(choice: LayoutCost, level: int) -> tuple[float, ...]:

@@ -8,9 +8,11 @@ case (layout), of shape [case].
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
@@ -82,6 +84,24 @@ def bound(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
     """Lower bound of a step's seconds; exact without a pipeline."""
     parts = step_bounds.parts(cases, hardware, tuned)
     return step_bounds.bound(cases, parts) + once(cases, hardware, tuned, _stage_backward_seconds(cases, parts)).seconds
+
+
+def bound_partitions(
+    cases: Cases,
+    rows: npt.NDArray[np.intp],
+    first_less: Column,
+    last_less: Column,
+    hardware: RankHardware,
+    tuned: Constants,
+) -> Column:
+    """Lower bound of a step's seconds for partitions of the layers of `cases`: one for each item of `rows`, the numbers
+    of the cases, with as many layers fewer on the first and the last stage. The times of a layer and of the work after
+    the last micro-batch are those of the case."""
+    parts = step_bounds.parts(cases, hardware, tuned)
+    after_last = once(cases, hardware, tuned, _stage_backward_seconds(cases, parts)).seconds
+    partitions = replace(cases.take(rows), first_less=first_less, last_less=last_less)
+    bounds = step_bounds.bound(partitions, step_bounds.bound_parts(parts, rows, len(cases)))
+    return bounds + np.broadcast_to(after_last, len(cases))[rows]
 
 
 def step(cases: Cases, hardware: RankHardware, tuned: Constants) -> StepTime:

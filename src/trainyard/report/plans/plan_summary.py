@@ -8,7 +8,8 @@ from trainyard.plan import Plan
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
 from trainyard.predict.memory.framework_memory import USABLE
-from trainyard.report.plans import budget_summary, hetero_tables, tied_layouts
+from trainyard.predict.pipeline import partition
+from trainyard.report.plans import budget_summary, hetero_tables, pipeline_tables, tied_layouts
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.next_step import NextStep
@@ -16,8 +17,8 @@ from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import counted, show_rate
 
 _LAYOUTS, _LAYOUTS_WITH_DAYS, _FEWEST_LAYOUTS = 5, 4, 3
-"""Rows of the table of layouts. A layout takes two lines of 80 columns, three with days, four with its parts; adapters
-take two more lines above."""
+"""Rows of the table of layouts. A layout takes two lines of 80 columns, three with days or with fewer layers on some
+stages, four with its parts; adapters take two more lines above."""
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
 
@@ -111,7 +112,8 @@ def _recipe(plans: Plans, index: int) -> str:
     """The layout, its micro-batch and activation checkpointing."""
     recipe = plans.choices[index].plan.job.recipe
     checkpointing = tables.activation_checkpoint(recipe)
-    return f"{_layout(plans, index)}, micro-batch {recipe.micro_batch_size}, activation checkpointing {checkpointing}"
+    layout = _layout(plans, index) + _stage_layers(plans, index)
+    return f"{layout}, micro-batch {recipe.micro_batch_size}, activation checkpointing {checkpointing}"
 
 
 def _layout(plans: Plans, index: int) -> str:
@@ -121,6 +123,16 @@ def _layout(plans: Plans, index: int) -> str:
     return layout + (
         f" ({hetero_tables.stage_layers(plans.heterogeneous.stages[index])})" if plans.heterogeneous else ""
     )
+
+
+def _stage_layers(plans: Plans, index: int) -> str:
+    """The layers of each pipeline stage, in parentheses; empty if the framework divides them."""
+    job = plans.choices[index].plan.job
+    less = job.layout.end_less_layers
+    if less is None:
+        return ""
+    counts = partition.layers_per_stage(job.decoder.layers, job.layout.pp * job.layout.interleave, *less)
+    return f" (stages of {pipeline_tables.layers_text(counts)} layers)"
 
 
 def _figures(plans: Plans, record: PlanRecord) -> str:
@@ -173,10 +185,12 @@ def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
     per_day, duration = budget_summary.duration_unit(plans)
-    fewest = plans.heterogeneous or plans.fine_tuning
+    is_placed = any(record.plan.job.layout.end_less_layers for record in plans.choices[:_LAYOUTS])
+    fewest = plans.heterogeneous or plans.fine_tuning or is_placed
     max_rows = _FEWEST_LAYOUTS if fewest else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
-    for index in _shown_rows(plans, max_rows):
+    shown_rows = _shown_rows(plans, max_rows)
+    for index in shown_rows:
         record = plans.choices[index]
         lacking = "" if tables.fits(record, plans) else " (does not fit)"
         prefix = f"As configured{lacking}: " if plans.as_configured and not index else ""
@@ -188,6 +202,8 @@ def _layouts(plans: Plans) -> Table:
         )  # fmt: skip
         rows.append(row + ((per_day * record.bill.days,) if plans.tokens else ()))
     hidden_rows = len(plans.choices) - len(rows)
+    # The headline has the stages of the first layout.
+    ends_note = () if _stage_layers(plans, 0) else tables.ends_note([plans.choices[index] for index in shown_rows])
     hidden = f"{hidden_rows} more: --full." if hidden_rows else ""
     first_note = " ".join(filter(None, (hidden, tied_layouts.tie_note(plans))))
     per_rank = f" {_PER_RANK.format(plans.ranks_per_device)}" if plans.ranks_per_device > 1 else ""
@@ -195,7 +211,7 @@ def _layouts(plans: Plans) -> Table:
         title="Layout",
         notes=(
             *((first_note,) if first_note else ()), *tied_layouts.baseline_notes(plans),
-            _ABBREVIATIONS + per_rank, _constants(plans),
+            _ABBREVIATIONS + per_rank, *ends_note, _constants(plans),
         ),
         columns=(
             Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),

@@ -63,6 +63,7 @@ def layouts(plans: Plans) -> Table:
             * (plans.best.plan.job.model is not None),
             *_unpriced(plans),
             *_powered(plans),
+            *ends_note(plans.choices),
             *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
             *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:_REASONS]),
         ),
@@ -71,6 +72,12 @@ def layouts(plans: Plans) -> Table:
             _row(record, unit_ns, plans, plans.as_configured and not at) for at, record in enumerate(plans.choices)
         ),
     )  # fmt: skip
+
+
+def ends_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
+    """An explanation of layouts whose first and last pipeline stages have fewer layers, if there are any."""
+    is_placed = any(record.plan.job.layout.end_less_layers is not None for record in records)
+    return ("ends -1/-2: 1 layer fewer on the first pipeline stage, 2 on the last.",) * is_placed
 
 
 def _mfu_note(plans: Plans) -> str:

@@ -22,6 +22,7 @@ from trainyard.predict.hetero.pipeline_step import HeteroStage
 from trainyard.predict.inputs import adapter_support
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.fine_tuning import FineTuning
+from trainyard.predict.pipeline.bubble import PipelineBubble
 from trainyard.predict.search import points
 from trainyard.predict.search.device_scaling import DeviceScaling
 from trainyard.predict.search.layout_ratio import StepRatio
@@ -125,6 +126,8 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What limits these plans, as a configuration that does not fit."""
     fine_tuning: FineTuning | None = None
     """The fine-tuning that is planned for; None for pre-training."""
+    bubble: PipelineBubble | None = None
+    """The causes of the bubble of the first choice; None without a pipeline, and for a mixed cluster."""
 
     def __post_init__(self) -> None:
         """Raises `BadInput` for a document with no plans, with stages that do not match them, or impossible sizes."""
@@ -184,6 +187,7 @@ def from_search(
     as_configured: bool = False, exact_bytes: dict[int, int] | None = None, ignored_settings: tuple[str, ...] = (),
     differing_settings: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
     collectives: tuple[Collective, ...] = (), fine_tuning: FineTuning | None = None,
+    bubble: PipelineBubble | None = None,
 ) -> Plans:  # fmt: skip
     """The document of a search's result. `devices`: as counted in the machine file;
     `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and batch.
@@ -230,6 +234,7 @@ def from_search(
         step=step,
         notes=notes,
         fine_tuning=fine_tuning,
+        bubble=bubble,
     )
 
 

@@ -13,7 +13,7 @@ from trainyard.predict.memory.framework_memory import RESERVED, USABLE
 from trainyard.predict.search import points
 from trainyard.predict.search.device_scaling import ScalingPoint
 from trainyard.predict.search.points import LayoutPoint
-from trainyard.report.plans import hetero_tables
+from trainyard.report.plans import hetero_tables, pipeline_tables
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.charts import Charts
@@ -59,6 +59,7 @@ def view_of_plans(plans: Plans) -> View:
             replace(layouts, title="Layouts", notes=layouts.notes[:1]),
             *tables.variants(plans),
             *hetero_tables.part_tables(plans),
+            *pipeline_tables.pipeline(plans),
             *tables.scaling(plans),
             _assumed(plans),
         ),

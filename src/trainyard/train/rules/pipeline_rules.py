@@ -32,6 +32,12 @@ def check(job: Job) -> None:
             f"pp = {layout.pp} at $.layout, but schedule = 'none' at $.recipe: a pipeline needs a schedule.",
             f"Use schedule = '{'1f1b' if job.accumulate >= layout.pp else 'gpipe'}'.",
         )
+    if layout.end_less_layers is not None:
+        raise BadJob(
+            "first_stage_less_layers and last_stage_less_layers at $.layout: trainyard's own trainer divides layers "
+            "evenly over stages.",
+            "Leave them out.",
+        )
     _check_interleave(layout, schedule)
     _check_micro_batches(job)
     if schedule in SPLITS_BACKWARD:

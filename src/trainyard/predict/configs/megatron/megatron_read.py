@@ -7,6 +7,7 @@ count.
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from trainyard.errors import BadFile, BadInput, BadJob, FileTooLarge
@@ -21,6 +22,7 @@ from trainyard.predict.configs.megatron import (
     megatron_recompute,
     megatron_stages,
 )
+from trainyard.predict.pipeline import partition
 from trainyard.recipe import Recipe
 
 _LONGEST = 1 << 16
@@ -146,6 +148,7 @@ class _MegatronReader:
                 f"--expert-model-parallel-size {ep} with experts sharded over {expert_tp} of {tp} ranks",
             )
         zero_stages: dict[int, Literal[1, 2, 3]] = {1: 1, 2: 2, 3: 3}
+        interleave, less_layers = self._stages(pp, model)
         return Layout(
             dp_shard=shard,
             dp_replicate=dp // shard,
@@ -153,11 +156,13 @@ class _MegatronReader:
             pp=pp,
             cp=cp,
             ep=ep if model.experts else 1,
-            interleave=self._interleave(pp, model),
+            interleave=interleave,
             zero=zero_stages[zero] if zero and shard * cp > 1 else 3,
             sequence_parallel=keys.flag("sequence-parallel") and tp > 1,
             loss_parallel=tp > 1,
             cp_method=self._cp_method(cp),
+            first_stage_less_layers=less_layers and less_layers[0],
+            last_stage_less_layers=less_layers and less_layers[1],
         )
 
     def _zero(self) -> int:
@@ -185,31 +190,28 @@ class _MegatronReader:
             return "ring"
         return self.keys.choice("cp-comm-type", methods, "ring")
 
-    def _interleave(self, pp: int, model: Model) -> int:
-        """Pipeline stages per rank (virtual stages), from the layout of the stages, the stages per rank or the layers
-        per stage. `pp`: pipeline ranks. Uneven stages are approximated by even ones. Raises `BadFile` if the layers or
-        stages do not divide over the ranks."""
+    def _stages(self, pp: int, model: Model) -> tuple[int, tuple[int, int] | None]:
+        """(pipeline stages per rank, layers fewer on the first and the last stage) from the layout of the stages, the
+        stages per rank or the layers per stage; None for Megatron's own division. `pp`: pipeline ranks. Stages of other
+        sizes are approximated by even ones. Raises `BadFile` if the layers or stages do not divide over the ranks."""
         keys = self.keys
         layers_key = "num-layers-per-virtual-pipeline-stage"
         interleave = keys.integer("num-virtual-stages-per-pipeline-rank", 1)
         # Each of the embedding and the loss may count as a layer.
-        end_layers = [keys.flag(f"account-for-{end}-in-pipeline-split") for end in ("embedding", "loss")]
+        end_layers = [int(keys.flag(f"account-for-{end}-in-pipeline-split")) for end in ("embedding", "loss")]
         layers = model.layers + sum(end_layers)
         layout = keys.get("pipeline-model-parallel-layout")
         if layout is not None:
-            layers_per_stage = megatron_stages.read(str(layout), model.layers, self.where)
-            stages = len(layers_per_stage)
-            if layers_per_stage != megatron_stages.default_stages(model.layers, stages):
-                keys.approximate("pipeline-model-parallel-layout", "predicted with layers divided evenly")
-            if stages % pp:
+            counts = megatron_stages.read(str(layout), model.layers, self.where)
+            if len(counts) % pp:
                 raise BadFile(
-                    f"{self.where}: --pipeline-model-parallel-layout: {stages} stages % {pp} ranks = {stages % pp}."
+                    f"{self.where}: --pipeline-model-parallel-layout: {len(counts)} stages % {pp} ranks = "
+                    f"{len(counts) % pp}."
                 )
-            return stages // pp
-        for end in ("decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"):
-            if keys.get(end) is not None:
-                keys.approximate(end, "predicted with layers divided evenly")
-                return interleave
+            return len(counts) // pp, self._less_layers(counts, "pipeline-model-parallel-layout")
+        ends = [f"decoder-{end}-pipeline-num-layers" for end in ("first", "last")]
+        if any(keys.get(end) is not None for end in ends):
+            return interleave, self._less_layers_of_ends(ends, pp, interleave, model.layers)
         if layers % pp:
             raise BadFile(
                 f"{self.where}: {layers} layers % --pipeline-model-parallel-size {pp} = {layers % pp}.",
@@ -223,7 +225,44 @@ class _MegatronReader:
                     f"{layers_per_rank % layers_per_chunk}."
                 )
             interleave = layers_per_rank // layers_per_chunk
-        return interleave
+        if not any(end_layers) or pp == 1 or layers % (pp * interleave):
+            return interleave, None
+        counts = partition.layers_per_stage(model.layers, pp * interleave, *end_layers)
+        return interleave, self._less_layers(counts, "account-for-loss-in-pipeline-split")
+
+    def _less_layers_of_ends(
+        self, ends: Sequence[str], pp: int, interleave: int, layers: int
+    ) -> tuple[int, int] | None:
+        """The layers fewer on the first and the last stage by the arguments `ends`, the layers of the first and the
+        last rank: the other ranks have the rest (`get_num_layers_to_build` of Megatron Core). Raises `BadFile` if that
+        does not divide evenly."""
+        given = [end for end in ends if self.keys.get(end) is not None]
+        if interleave > 1 or pp == 1:  # every stage of these ranks has fewer layers, not only the first and the last
+            for end in given:
+                self.keys.approximate(end, "predicted with layers divided evenly")
+            return None
+        count_of_end = {end: self.keys.integer(end, 0, 0) for end in given}
+        other_layers, others = layers - sum(count_of_end.values()), pp - len(given)
+        if other_layers < 0 or (other_layers % others if others else other_layers):
+            arguments = ", ".join(f"--{end} {count}" for end, count in count_of_end.items())
+            raise BadFile(
+                f"{self.where}: {arguments}: the other {other_layers} of {layers} layers do not divide evenly over "
+                f"{others} ranks.",
+                "Change these arguments, or use --pipeline-model-parallel-layout.",
+            )
+        each = other_layers // others if others else 0
+        first, last = (count_of_end.get(end, each) for end in ends)
+        return self._less_layers([first, *[each] * (pp - 2), last], given[0])
+
+    def _less_layers(self, counts: Sequence[int], key: str) -> tuple[int, int] | None:
+        """The layers fewer on the first and the last of stages with `counts` layers, which the argument `key` sets;
+        None for Megatron's own division, and if the stages have to be approximated by that."""
+        if list(counts) == megatron_stages.default_stages(sum(counts), len(counts)):
+            return None
+        less = partition.find_less_layers(counts)
+        if less is None:
+            self.keys.approximate(key, "predicted with layers divided evenly")
+        return less
 
     def _recipe(self, layout: Layout, model: Model) -> Recipe:
         """The recipe of the arguments: batch, precision, activation checkpointing, schedule."""

@@ -6,10 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import numpy as np
-
 from trainyard.errors import BadFile
-from trainyard.predict.pipeline.partition import divided
+from trainyard.predict.pipeline import partition
 
 _LONGEST = 1 << 16
 """Characters of a layout after expanding its repetitions."""
@@ -42,8 +40,7 @@ def default_stages(layers: int, stages: int) -> list[int]:
     """Layers of each stage by default: equal, or with the embedding and the head counted as one layer each if the
     layers do not divide evenly."""
     end_layers = 1 if layers % stages else 0  # layers that the embedding and the head count as, each
-    layers_before_stage = divided(layers, stages, end_layers).before(np.arange(stages + 1.0))
-    return np.diff(layers_before_stage).astype(int).tolist()
+    return partition.layers_per_stage(layers, stages, end_layers, end_layers)
 
 
 def write(layers_per_stage: Sequence[int]) -> str:

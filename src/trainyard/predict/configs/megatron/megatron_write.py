@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.predict.configs.megatron import megatron_model, megatron_stages
+from trainyard.predict.pipeline import partition
 from trainyard.recipe import Recipe
 
 _CONTEXT: Mapping[str, str] = {"all_gather": "all_gather", "ulysses": "a2a", "ring": "p2p"}
@@ -87,9 +88,14 @@ def _layout(job: Job) -> dict[str, object]:
 
 def _stages(layout: Layout, layers: int) -> dict[str, object]:
     """Arguments for the layers per stage (name -> value, None for a flag): none if the stages divide the layers evenly,
-    else flags that count the embedding and the head as a layer each if that divides evenly, else an explicit layout.
-    `layout`: `pp` ranks of a pipeline with `interleave` stages each; `layers`: the model's layer count."""
+    else flags that count the embedding and the head as a layer each if that divides evenly, else the layers of the
+    first and the last rank if the others have as many each, else an explicit layout. `layout`: `pp` ranks of a pipeline
+    with `interleave` stages each; `layers`: the model's layer count."""
     stages = layout.pp * layout.interleave
+    if layout.end_less_layers is not None:
+        counts = partition.layers_per_stage(layers, stages, *layout.end_less_layers)
+        if counts != megatron_stages.default_stages(layers, stages):
+            return _explicit_stages(counts, layout)
     interleaving: dict[str, object] = (
         {"num-virtual-stages-per-pipeline-rank": layout.interleave} if layout.interleave > 1 else {}
     )
@@ -98,6 +104,14 @@ def _stages(layout: Layout, layers: int) -> dict[str, object]:
     if (layers + 2) % stages == 0:
         return interleaving | {f"account-for-{end}-in-pipeline-split": None for end in ("embedding", "loss")}
     return {"pipeline-model-parallel-layout": megatron_stages.write(megatron_stages.default_stages(layers, stages))}
+
+
+def _explicit_stages(counts: Sequence[int], layout: Layout) -> dict[str, object]:
+    """Arguments (name -> value) for the layers of each stage, `counts`."""
+    first, *others, last = counts
+    if layout.interleave == 1 and len(set(others)) == 1 and min(counts) > 0:
+        return {"decoder-first-pipeline-num-layers": first, "decoder-last-pipeline-num-layers": last}
+    return {"pipeline-model-parallel-layout": megatron_stages.write(counts)}
 
 
 def _recipe(recipe: Recipe) -> dict[str, object]:

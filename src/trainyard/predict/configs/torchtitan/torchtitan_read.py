@@ -4,7 +4,7 @@ older names; later versions take the same keys as `--section.key` on the command
 from __future__ import annotations
 
 from math import ceil
-from typing import Literal
+from typing import Any, Literal
 
 from trainyard.errors import BadFile, BadInput
 from trainyard.formats import toml
@@ -13,6 +13,7 @@ from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
+from trainyard.predict.pipeline import partition
 from trainyard.recipe import Recipe
 
 _REPLICAS_ONLY = "torchtitan refuses replication without sharding combined with tensor or pipeline parallelism."
@@ -94,6 +95,7 @@ class _TorchtitanReader:
         expert_tp = keys.integer("parallelism.expert_tensor_parallel_degree", 1)
         if ep > 1 and tp > 1 and expert_tp > 1:
             keys.refuse("parallelism.expert_tensor_parallel_degree", "experts also sharded by tensor parallelism")
+        interleave, less_layers = self._stages(pp, model)
         cp_methods: dict[str, Literal["all_gather", "ring"]] = {"allgather": "all_gather", "alltoall": "ring"}
         return Layout(
             dp_replicate=replicate,
@@ -102,7 +104,9 @@ class _TorchtitanReader:
             cp=cp,
             pp=pp,
             ep=ep if model.experts else 1,
-            interleave=self._interleave(pp, model),
+            interleave=interleave,
+            first_stage_less_layers=less_layers and less_layers[0],
+            last_stage_less_layers=less_layers and less_layers[1],
             zero=2 if zero == 2 and shard * cp > 1 else 3,
             sequence_parallel=keys.flag("parallelism.enable_sequence_parallel", default=True) and tp > 1,
             loss_parallel=not keys.flag("parallelism.disable_loss_parallel") and tp > 1,
@@ -131,31 +135,47 @@ class _TorchtitanReader:
             )
         return shard
 
-    def _interleave(self, pp: int, model: Model) -> int:
-        """Pipeline stages per rank, derived from the layers per stage or the split points
-        (`torchtitan/distributed/pipeline_parallel.py`, pipeline_llm)."""
+    def _stages(self, pp: int, model: Model) -> tuple[int, tuple[int, int] | None]:
+        """(pipeline stages per rank, layers fewer on the first and the last stage), derived from the layers per stage,
+        the modules of each stage or the split points (`torchtitan/distributed/pipeline_parallel.py`, pipeline_llm);
+        None for one layer fewer on each, the default."""
         keys, key = self.keys, "parallelism.pipeline_parallel_layers_per_stage"
         looped = self._schedule() == "interleaved"
-        reserved_layers = sum(
+        first_less, last_less = (
             keys.integer(f"parallelism.pipeline_parallel_{end}_stage_less_layers", 1, 0) for end in ("first", "last")
         )
+        less_layers = None if first_less == last_less == 1 else (first_less, last_less)
         stages = pp * (2 if looped else 1)
         if keys.get(key) is not None:
-            stages = ceil((model.layers + reserved_layers) / keys.integer(key))
+            stages = ceil((model.layers + first_less + last_less) / keys.integer(key))
         # A list of the modules of each stage, or of the points between stages, which has one item fewer.
         for key, extra in (("module_fqns_per_model_part", 0), ("pipeline_parallel_split_points", 1)):
             stage_list = keys.get(f"parallelism.{key}")
             if stage_list and isinstance(stage_list, str | list):
                 stages = len(stage_list.split(",") if isinstance(stage_list, str) else stage_list) + extra
-                keys.approximate(f"parallelism.{key}", "predicted with layers divided evenly")
+                less_layers = self._less_layers_of_modules(f"parallelism.{key}", stage_list, model)
         if pp == 1:
-            return 1
+            return 1, None
         if stages % pp or (stages // pp > 1) != looped:
             allowed_stages = f"a multiple of pipeline_parallel_degree {pp}, at least twice it" if looped else f"{pp}"
             raise BadFile(
                 f"{self.where}: {model.layers} layers make {stages} stages; the schedule needs {allowed_stages}."
             )
-        return stages // pp
+        return stages // pp, less_layers
+
+    def _less_layers_of_modules(self, key: str, parts: Any, model: Model) -> tuple[int, int] | None:
+        """The layers fewer on the first and the last stage if `parts`, the value of `key`, lists the modules of each
+        stage; None for torchtitan's own division, and if the stages have to be approximated by that."""
+        counts = [
+            sum(str(name).startswith("layers.") for name in part) if isinstance(part, list) else 0 for part in parts
+        ]
+        if isinstance(parts, list) and sum(counts) == model.layers:
+            less = partition.find_less_layers(counts)
+            if less is not None and min(counts) > 0:
+                default = partition.layers_per_stage(model.layers, len(counts), 1, 1)
+                return None if counts == default else less
+        self.keys.approximate(key, "predicted with layers divided evenly")
+        return None
 
     def _schedule(self) -> Literal["1f1b", "interleaved"]:
         """The pipeline schedule under trainyard's name. Raises `BadFile` for an unknown one; refuses those that are not

@@ -74,7 +74,11 @@ def _parallelism(job: Job) -> dict[str, Any]:
         keys["pipeline_parallel_schedule"] = "1F1B" if layout.interleave == 1 else "Interleaved1F1B"
         keys["pipeline_parallel_microbatch_size"] = job.recipe.micro_batch_size
     if layout.interleave > 1:
-        keys["pipeline_parallel_layers_per_stage"] = layers_of_largest_stage(layers, layout.pp * layout.interleave)
+        counted_layers = layers + sum(layout.end_less_layers or (1, 1))
+        keys["pipeline_parallel_layers_per_stage"] = -(-counted_layers // (layout.pp * layout.interleave))
+    if layout.end_less_layers is not None:
+        for end, less in zip(("first", "last"), layout.end_less_layers, strict=True):
+            keys[f"pipeline_parallel_{end}_stage_less_layers"] = less
     return keys
 
 
