@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -121,9 +121,9 @@ def columns(chosen: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
         machine = rows.machine_of(row)
         rank = hardware.of_machine(machine, *rows.precision_of(row.precision, machine))
         ranks.append(replace(rank, inter_node=cases.column(row.fabric)) if row.fabric else rank)
-    names = [field.name for field in fields(RankHardware) if field.name != "fabric"]  # machine files here have none
-    where = RankHardware(**{name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in names})
-    return batch, where, np.array([row.seconds for row in chosen])
+    names = [field.name for field in fields(RankHardware) if field.name != "fabric"]  # no machine file has one
+    values: dict[str, Any] = {name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in names}
+    return batch, RankHardware(**values), np.array([row.seconds for row in chosen])
 
 
 def predicted(chosen: Sequence[Row], tuned: Constants) -> tuple[Column, Column]:

@@ -247,7 +247,7 @@ def _interleaves(name: str, notes: str, columns: dict[str, float]) -> list[dict[
         {
             "interleave": interleave,
             "schedule": float(schedules.SCHEDULES.index("interleaved")),
-            "ends_as_layers": float(partition.counted("uneven", columns["layers"], stages)),
+            **dict.fromkeys(("first_less", "last_less"), float(partition.counted("uneven", columns["layers"], stages))),
         }
         for interleave in _INTERLEAVES
         if layout_space.divides_evenly(int(columns["layers"]), int(stages := columns["pp"] * interleave))

@@ -23,8 +23,10 @@ from hypothesis import strategies as st
 from tests.refused import code_of, missing_values, refused
 from trainyard import job_file as jobs
 from trainyard import machine
+from trainyard.api.fabric_options import Fabric
 from trainyard.api.fine_tune import FineTune
 from trainyard.api.run_costs import RunCosts
+from trainyard.api.training_options import TrainingOptions
 from trainyard.cli.main import answer
 from trainyard.cli.plan import command
 from trainyard.errors import BadInput, BadJob
@@ -521,8 +523,9 @@ def test_model_file_without_extension_is_detected_by_content(
 def test_command_has_at_most_ten_flags() -> None:
     for each in (command.default_command(), command.get_command(click.Context(command), "check")):
         assert each is not None
-        # Costs apply to a token budget only, and the details of a fine-tuning to that only.
-        others = ("as_json", *(detail.name for group in (RunCosts, FineTune) for detail in fields(group)))
+        # Costs apply to a token budget only, and details of a fine-tuning or a network to these only.
+        groups = (RunCosts, FineTune, TrainingOptions, Fabric)
+        others = ("as_json", *(detail.name for group in groups for detail in fields(group)))
         flags = [option for option in each.params if option.param_type_name == "option" and option.name not in others]
         assert len(flags) <= 10
     assert CliRunner().invoke(command, ["--help"]).exit_code == 0

@@ -28,7 +28,8 @@ def routed(**columns: float) -> Cases:
     plain = cases.PLAIN | of_model(MODEL) | {
         "width": 4096.0, "ffn": 8192.0, "heads": 32.0, "kv_heads": 8.0, "head_dim": 128.0, "layers": 8.0,
         **EXPERTS, "dense_layers": 0.0, "dp_replicate": 1.0, "dp_shard": 64.0, "tp": 1.0, "cp": 1.0, "pp": 4.0,
-        "ep": 64.0, "interleave": 1.0, "schedule": 0.0, "ends_as_layers": 0.0, "is_sharded": 1.0, "zero": 1.0,
+        "ep": 64.0, "interleave": 1.0, "schedule": 0.0, "first_less": 0.0, "last_less": 0.0,
+        "is_sharded": 1.0, "zero": 1.0,
         "sequence_parallel": 0.0, "loss_parallel": 0.0, "seq_len": 4096.0, "samples": 2048.0, "micro_batch_size": 1.0,
         "activation_checkpoint": 0.0, "activation_checkpoint_every": 1.0, "recomputed_share": 0.0, "offload": 0.0,
         "flash": 1.0, "low_precision": 0.0, "width_bytes": 2.0, "weight_bytes": 2.0, "gradient_bytes": 4.0,
