@@ -571,6 +571,10 @@ torchrun --nproc-per-node 8 pretrain_gpt.py \\
         (("--bf16", "--bf16 --fp16"), 64, BadFile, ["--bf16", "--fp16"]),
         (("--bf16", "--bf16 --max-position-embeddings 1024"), 64, BadFile, ["--max-position-embeddings 1024"]),
         (("--bf16", "--recompute-granularity full"), 64, BadFile, ["--recompute-method"]),
+        (("--bf16", "--recompute-granularity selective --recompute-modules layernrom"), 64, BadFile, ["layernrom"]),
+        (("--bf16", "--overlap-moe-expert-parallel-comm"), 64, BadFile, ["--overlap-moe-expert-parallel-comm"]),
+        (("--bf16", "--bf16 --num-experts 8 --expert-model-parallel-size 4 --expert-tensor-parallel-size 1 "
+          "--overlap-moe-expert-parallel-comm"), 64, BadFile, ["--overlap-moe-expert-parallel-comm"]),
         (("--bf16", "'"), 64, BadFile, ["quotation"]),
     ],
 )  # fmt: skip
@@ -593,6 +597,19 @@ def test_megatron_arguments_that_replace_others_are_listed() -> None:
     replaced = {line.split()[0] for line in config.approximated}
     assert {"--recompute-granularity", "--micro-batch-size"} <= replaced
     assert "--bf16" not in {line.split()[0] for line in with_arguments("--bf16 --bf16").approximated}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "modules"),
+    [
+        ("", ()),
+        ("--recompute-modules layernorm", ()),
+        ("--recompute-activations", ("core_attn",)),
+        ("--recompute-granularity selective --recompute-modules layernorm mlp", ("layernorm", "mlp")),
+    ],
+)
+def test_megatron_arguments_name_recomputed_modules(arguments: str, modules: tuple[str, ...]) -> None:
+    assert with_arguments(f"--bf16 {arguments}").job.recipe.recompute_modules == modules
 
 
 def test_megatron_arguments_set_the_step() -> None:
