@@ -14,7 +14,7 @@ from trainyard.cli.main import answer
 EXPERTS = ("deepseek-v3", "--machine", "h800", "--devices", "512", "--batch", "4096", "--seq-len", "4096", "--for",
            "megatron", "--fix", "dtype=float8", "--fix", "pp=8", "--fix", "ep=64", "--fix", "tp=1", "--fix",
            "interleave=1", "--fix", "micro_batch_size=1", "--fix", "cp=1")  # fmt: skip
-DENSE = ("llama3-8b", "--machine", "h100", "--devices", "32", "--batch", "64", "--seq-len", "4096")
+DENSE = ("llama3-8b", "--machine", "h200", "--devices", "32", "--batch", "64", "--seq-len", "4096")
 
 
 def plans(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
