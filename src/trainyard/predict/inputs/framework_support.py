@@ -22,7 +22,6 @@ from trainyard.predict.configs.torchtitan import flavors, torchtitan_write
 from trainyard.predict.inputs import recomputed_modules
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.layout_space import (
-    USUAL,
     Keeps,
     LayoutSpace,
     PipelineSupport,
@@ -289,7 +288,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
             recompute_modules=recomputed_modules.usual,
         ),
         dtypes=("bfloat16", "float16", "float32", "float8", "float4"),
-        offers=USUAL,
+        offers=PipelineSupport(uneven=True),
         allows=_megatron_allows,
         write_config=_decoders_only("Megatron Core", megatron_write.write),
         places_layers=_megatron_places_layers,

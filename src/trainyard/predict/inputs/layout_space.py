@@ -90,10 +90,12 @@ def divides_evenly(layers: int, stages: int) -> bool:
 
 class PipelineSupport(NamedTuple):
     """Pipelines that a framework supports: its schedules, and whether it can divide layers over stages if a rank has
-    several stages. With one stage per rank any number of layers is supported."""
+    several stages. With one stage per rank any number of layers is supported. `uneven`: if no number of stages per rank
+    divides the layers, they are divided unevenly."""
 
     schedules: Sequence[str] = ("1f1b", "interleaved")
     divides: Callable[[int, int], bool] = divides_evenly
+    uneven: bool = False
 
 
 USUAL = PipelineSupport()
@@ -236,7 +238,11 @@ def _enumerate_pipelines(
         interleaves = (
             [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, MAX_INTERLEAVE + 1)
         )  # stages of a rank
-        choices += [(index, stages) for stages in interleaves if offers.divides(wanted.model.layers, pp * stages)]
+        layers = wanted.model.layers
+        fitting = [stages for stages in interleaves if offers.divides(layers, pp * stages)]
+        if not fitting and offers.uneven:
+            fitting = [stages for stages in interleaves if pp * stages <= layers]
+        choices += [(index, stages) for stages in fitting]
     return choices
 
 
