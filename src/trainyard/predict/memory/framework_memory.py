@@ -52,10 +52,11 @@ def memory(cases: Cases) -> MemoryParts:
 
 def _with_second_rank(cases: Cases, fullest_end: MemoryParts, rows: npt.NDArray[np.intp]) -> MemoryParts:
     """Bytes by part of the fullest of three ranks: the first and the last one (`fullest_end`) and, in the cases `rows`,
-    in which the first one has fewer layers, the second one. That keeps one micro-batch less in flight; with several
-    stages per rank, as many as the first one are assumed."""
+    in which the first one has fewer layers, the second one. That keeps one micro-batch less in flight with one stage
+    per rank, and 2 / v less with v stages, as the first rank of a pipeline of p - 2 / (v + 1) ranks does
+    (`in_flight`)."""
     cases = cases.take(rows)
-    pp, layers = np.where(cases.interleave > 1, cases.pp, cases.pp - 1), _rank_layers(cases, 1.0)
+    pp, layers = cases.pp - 2 / (cases.interleave + 1), _rank_layers(cases, 1.0)
     second = replace(
         cases,
         pp=pp,
