@@ -45,7 +45,7 @@ PRIOR = 0.2
 went to their limit of 1, and the rows fitted to were predicted no better."""
 _CERTAINTY = {"matmul": 0.5, "grouped": 2.0}
 """Factor of the prior's standard deviation. Large 16-bit products attain nearly the same share of the peak under all
-software, and few rows of mixtures of experts tell them from grouped products, whose share differs by library."""
+software, and few rows of mixtures of experts separate them from grouped products, whose share differs by library."""
 _GAIN = 1e-5
 """Relative decrease of the cost below which the fit ends."""
 _ITERATIONS_FROM_START = 3

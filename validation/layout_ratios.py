@@ -33,8 +33,8 @@ ENOUGH = 20
 """Pairs that a source needs for the spread to be fitted to it."""
 LAYOUT = (
     "dp_replicate", "dp_shard", "tp", "cp", "pp", "ep", "zero", "interleave", "schedule", "micro_batch_size",
-    "activation_checkpoint", "activation_checkpoint_every", "first_less", "last_less", "sequence_parallel",
-    "loss_parallel", "is_sharded", "reduce_bytes",
+    "activation_checkpoint", "activation_checkpoint_every", "recompute_modules", "first_less", "last_less",
+    "sequence_parallel", "loss_parallel", "is_sharded", "reduce_bytes",
 )  # fmt: skip
 """Columns of a row that belong to its layout."""
 _RELEASE = re.compile(r"(?:^|; )(\S+) NeMo Container")

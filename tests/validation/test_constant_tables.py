@@ -8,7 +8,7 @@ from validation.constant_tables import at_limit, constants_table
 
 def test_shares_and_factors_of_one_are_at_their_limit() -> None:
     assert at_limit("matmul", 0.999999)
-    assert at_limit("imbalance", 1.0)
+    assert at_limit("adapted", 1.0)
     assert not at_limit("matmul", 0.9)
     assert not at_limit("kernel_s", 1.0)  # a time has no limit
 

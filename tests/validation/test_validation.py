@@ -128,7 +128,7 @@ def test_settings_that_a_source_leaves_open_are_possibilities(tmp_path: Path) ->
     stated, unstated, old, zero3 = rows.read(write(tmp_path / "x.csv", lines))
     assert not stated.possibilities
     assert {key for each in unstated.possibilities for key in each} == {
-        "activation_checkpoint", "activation_checkpoint_every", "sequence_parallel",
+        "activation_checkpoint", "activation_checkpoint_every", "recompute_modules", "sequence_parallel",
     }  # fmt: skip
     assert {each["flash"] for each in old.possibilities} == {0.0, 1.0}
     assert (old.software, zero3.software) == ("megatron-21", "fsdp")

@@ -109,10 +109,10 @@ def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
 
 
 def _recipe(plans: Plans, index: int) -> str:
-    """The layout, its micro-batch and activation checkpointing."""
+    """The layout, its micro-batch and activation checkpointing; of the first layout with its layers per stage."""
     recipe = plans.choices[index].plan.job.recipe
     checkpointing = tables.activation_checkpoint(recipe)
-    layout = _layout(plans, index) + _stage_layers(plans, index)
+    layout = _layout(plans, index) + ("" if index else _stage_layers(plans, index))
     return f"{layout}, micro-batch {recipe.micro_batch_size}, activation checkpointing {checkpointing}"
 
 
@@ -189,6 +189,8 @@ def _layouts(plans: Plans) -> Table:
     fewest = plans.heterogeneous or plans.fine_tuning or is_placed
     max_rows = _FEWEST_LAYOUTS if fewest else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
+    if plans.as_configured and tables.ends_note(plans.choices):
+        max_rows -= 1  # the line that explains them
     shown_rows = _shown_rows(plans, max_rows)
     for index in shown_rows:
         record = plans.choices[index]
