@@ -185,12 +185,10 @@ def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
     per_day, duration = budget_summary.duration_unit(plans)
-    is_placed = any(record.plan.job.layout.end_less_layers for record in plans.choices[:_LAYOUTS])
+    is_placed = any(record.plan.job.layout.end_less_layers for record in plans.choices)
     fewest = plans.heterogeneous or plans.fine_tuning or is_placed
     max_rows = _FEWEST_LAYOUTS if fewest else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     rows: list[tuple[Cell, ...]] = []
-    if plans.as_configured and tables.ends_note(plans.choices):
-        max_rows -= 1  # the line that explains them
     shown_rows = _shown_rows(plans, max_rows)
     for index in shown_rows:
         record = plans.choices[index]
