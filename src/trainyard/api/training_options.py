@@ -13,23 +13,23 @@ class TrainingOptions:
     """Settings that all layouts of a search have, for `plan` and `check_plan`.
 
     `recompute_modules`: names separated by commas of the modules that selective activation checkpointing recomputes, as
-    Megatron Core's `--recompute-modules`; empty: norms, the activation function of experts, and the expansion of latent
-    attention. `expert_imbalance`: tokens of the rank whose experts get most of them, over the mean (1: balanced).
-    `dispatch_dtype`: format of tokens on their way to experts; empty: the compute dtype. `overlap_dispatch`: tokens are
-    sent to experts and back during the compute of another micro-batch, in layouts that can."""
+    Megatron Core's `--recompute-modules`; default: norms, the activation function of experts, and the expansion of
+    latent attention. `expert_imbalance`: tokens of the rank whose experts get most of them, over the mean (default: 1).
+    `dispatch_dtype`: format of tokens on their way to experts; default: the compute dtype. `overlap_dispatch`: tokens
+    are sent to experts and back during the compute of another micro-batch, in layouts that can."""
 
-    recompute_modules: str = ""
-    expert_imbalance: float = 1.0
-    dispatch_dtype: Literal["", "float8"] = ""
+    recompute_modules: str | None = None
+    expert_imbalance: float | None = None
+    dispatch_dtype: Literal["float8"] | None = None
     overlap_dispatch: bool = False
 
 
 def read_training(options: TrainingOptions) -> TrainingSettings:
     """The settings of these options, not yet checked against a model and a framework."""
-    names = (name.strip() for name in options.recompute_modules.split(","))
+    names = (name.strip() for name in (options.recompute_modules or "").split(","))
     return TrainingSettings(
         recompute_modules=tuple(dict.fromkeys(name for name in names if name)),
-        expert_imbalance=options.expert_imbalance,
-        dispatch_dtype=options.dispatch_dtype,
+        expert_imbalance=1.0 if options.expert_imbalance is None else options.expert_imbalance,
+        dispatch_dtype=options.dispatch_dtype or "",
         overlap_dispatch=options.overlap_dispatch,
     )

@@ -70,9 +70,8 @@ def command(
             method=fine_tune or "", lora_rank=lora_rank, lora_targets=lora_targets, padding=padding
         ),
         training=TrainingOptions(
-            recompute_modules=recompute_modules or "",
-            expert_imbalance=1.0 if expert_imbalance is None else expert_imbalance,
-            dispatch_dtype=dispatch_dtype or "", overlap_dispatch=overlap_dispatch,
+            recompute_modules=recompute_modules, expert_imbalance=expert_imbalance, dispatch_dtype=dispatch_dtype,
+            overlap_dispatch=overlap_dispatch,
         ),
         fabric=Fabric(oversubscription=oversubscription, pod_nodes=pod_nodes),
         front=as_json, scaling=full or as_json, bubble=full or as_json, progress=busy,
