@@ -239,7 +239,8 @@ def _possibilities(
 
 def _interleaves(name: str, notes: str, columns: dict[str, float]) -> list[dict[str, float]]:
     """The stages of a rank that an interleaved schedule may have if the source leaves it open: those of `_INTERLEAVES`
-    that divide the layers. Empty if it does not, or if the schedule is another one."""
+    that divide the layers. Empty if it does not, or if the schedule is another one. A schedule is interleaved if the
+    notes or the row's id (`-int-`) name it so."""
     is_interleaved = "interleaved" in notes or "int" in name.split("-")
     if not is_interleaved or columns["pp"] == 1 or columns["interleave"] > 1:
         return []

@@ -77,6 +77,13 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     if "," not in options.machine:
         return plan_on(load_machine(options.machine) if options.machine else None, model, framework, options)
     refuse_for_parts(options.fabric, options.machine)
+    if options.training != TrainingOptions():
+        raise BadInput(
+            f"Recomputed modules and dispatch to experts are predicted for machines of one kind, but --machine "
+            f"{options.machine} has several.",
+            "Pass one machine, or leave out --recompute-modules, --expert-imbalance, --dispatch-dtype and "
+            "--overlap-dispatch.",
+        )
     request = read_request(model, None, options.devices, options.seq_len)
     fine_tuning = read_fine_tuning(options.fine_tune, request.model)
     if fine_tuning and fine_tuning.trains_adapters:

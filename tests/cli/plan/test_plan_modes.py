@@ -110,13 +110,13 @@ def test_list_has_sizes_and_sources(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_placed_layers_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
     """The head of Llama 3 8B takes as long as two layers, so that the stages of a pipeline get unequal layers."""
-    asked = ["plan", "llama3-8b", "--machine", "h100", "--devices", "64", "--batch", "256", "--seq-len", "8192",
+    command = ["plan", "llama3-8b", "--machine", "h100", "--devices", "64", "--batch", "256", "--seq-len", "8192",
              "--for", "megatron", "--fix", "pp=4", "--fix", "interleave=1"]  # fmt: skip
-    assert answer(asked) == 0
+    assert answer(command) == 0
     text = capsys.readouterr().out
     one_screen.check(text)
     assert "(stages of 9, 2 x 8, 7 layers)" in " ".join(text.split())
-    assert answer([*asked, "--full"]) == 0
+    assert answer([*command, "--full"]) == 0
     full = capsys.readouterr().out
     for part in (
         "ends -1/-2: 1 layer fewer on the first",
@@ -125,7 +125,7 @@ def test_placed_layers_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> Non
         "In ms. Layers: of each stage.",
     ):
         assert part in full
-    assert answer([*asked, "--json"]) == 0
+    assert answer([*command, "--json"]) == 0
     plans = json.loads(capsys.readouterr().out)
     bubble_ns = sum(
         entry["ns"]

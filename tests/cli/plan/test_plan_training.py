@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.plan.test_plan_fabric import fastest_ns, plans
 from tests.refused import code_of, missing_values
 from trainyard.cli.main import answer
 
@@ -15,15 +15,6 @@ EXPERTS = ("deepseek-v3", "--machine", "h800", "--devices", "512", "--batch", "4
            "megatron", "--fix", "dtype=float8", "--fix", "pp=8", "--fix", "ep=64", "--fix", "tp=1", "--fix",
            "interleave=1", "--fix", "micro_batch_size=1", "--fix", "cp=1")  # fmt: skip
 DENSE = ("llama3-8b", "--machine", "h200", "--devices", "32", "--batch", "64", "--seq-len", "4096")
-
-
-def plans(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert answer(["plan", *words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def fastest_ns(document: dict[str, Any]) -> int:
-    return min(choice["plan"]["ledger"]["wall_ns"] for choice in document["choices"])
 
 
 def hidden_ns(document: dict[str, Any]) -> int:
@@ -80,6 +71,21 @@ def test_recomputed_modules_trade_time_for_memory(capsys: pytest.CaptureFixture[
         ((*DENSE, "--recompute-modules", "layernorm"), "bad-input", ("--recompute-modules", "trainyard")),
         ((*DENSE, "--for", "megatron", "--recompute-modules", "mla_up_proj"), "bad-input", ("mla_up_proj",)),
         ((*DENSE, "--for", "megatron", "--recompute-modules", "layernrom"), "unknown-name", ("layernrom",)),
+        ((*EXPERTS[:-16], "--dispatch-dtype", "float8"), "bad-input", ("--dispatch-dtype",)),
+        (
+            (
+                "deepseek-v3",
+                "--machine",
+                "h800:64,h100:64",
+                "--batch",
+                "512",
+                "--seq-len",
+                "4096",
+                "--overlap-dispatch",
+            ),
+            "bad-input",
+            ("h800:64,h100:64",),
+        ),
         ((*EXPERTS, "--expert-imbalance", "0.5"), "bad-input", ("0.5",)),
         ((*EXPERTS, "--expert-imbalance", "nan"), "bad-input", ("nan",)),
         ((*EXPERTS, "--expert-imbalance", "1e9"), "bad-input", ("--expert-imbalance",)),

@@ -69,6 +69,11 @@ def _check(settings: TrainingSettings, framework: str, model: Model | VisionMode
     ):  # fmt: skip
         if is_given and framework != "megatron":
             raise BadInput(f"{flag} is a setting of Megatron Core, not of {framework}.", "Add --for megatron.")
+    if settings.dispatch_dtype and framework == "trainyard":
+        raise BadInput(
+            f"--dispatch-dtype {settings.dispatch_dtype:.60}: trainyard's own trainer dispatches in the compute dtype.",
+            "Add --for megatron or --for torchtitan.",
+        )
     if not 1 <= settings.expert_imbalance <= MOST_IMBALANCE:
         raise BadInput(
             f"--expert-imbalance {settings.expert_imbalance:g} is not from 1 to {MOST_IMBALANCE:g}.",

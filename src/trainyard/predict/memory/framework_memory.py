@@ -192,7 +192,7 @@ def layer_activations(
     `routed` have experts. `without_recomputed`: leave out what `cases.recompute_modules` recompute. `..._values` are
     numbers of values in the compute dtype, of one layer."""
 
-    def kept(*modules: str) -> Column:
+    def kept_share(*modules: str) -> Column:
         """0 in cases that recompute one of the modules, else 1."""
         if not without_recomputed:
             return np.ones(1)
@@ -210,32 +210,32 @@ def layer_activations(
         cases.low_precision > 0, 1 / value_bytes, 1.0
     )  # products save their inputs in the dtype they compute in
     kept_inputs = shapes.sublayer_count(cases) * (keeps_attention_input + keeps_mlp_input) / 2
-    normed_values = kept("layernorm") * kept_inputs * cases.residual_tokens * cases.width * input_ratio
+    normed_values = kept_share("layernorm") * kept_inputs * cases.residual_tokens * cases.width * input_ratio
     tokens_per_tp = cases.tokens / tp
     key_channels = np.where(cases.kv_lora_rank > 0, cases.queries, cases.kv_heads * cases.head_dim)
     value_channels = np.where(cases.kv_lora_rank > 0, cases.values, cases.kv_heads * cases.head_dim)
     latent_values = np.where(cases.kv_lora_rank > 0, cases.tokens * (cases.q_lora_rank + 2 * cases.kv_lora_rank), 0.0)
-    is_expanded = np.where(cases.kv_lora_rank > 0, kept("mla_up_proj"), 1.0)
+    is_expanded = np.where(cases.kv_lora_rank > 0, kept_share("mla_up_proj"), 1.0)
     attention_values = (
         tokens_per_tp * (is_expanded * (cases.queries + key_channels + value_channels) + cases.values) + latent_values
     )
     # A float32 log-sum-exp per token and head.
-    statistics = kept("core_attn") * tokens_per_tp * cases.heads * _FLOAT32 / value_bytes
+    statistics = kept_share("core_attn") * tokens_per_tp * cases.heads * _FLOAT32 / value_bytes
     down_input_ratio = keeps_mlp_input * input_ratio
-    mlp_values = kept("mlp") * tokens_per_tp * cases.ffn * (1 + cases.gated + down_input_ratio)
+    mlp_values = kept_share("mlp") * tokens_per_tp * cases.ffn * (1 + cases.gated + down_input_ratio)
     routed_tokens = shapes.routed_tokens(cases)  # rows of all experts of a rank
     ffn = cases.moe_ffn_hidden_size / shapes.expert_divided(cases)
     expert_values = (
         cases.expert_imbalance
         * routed_tokens
-        * kept("moe")
+        * kept_share("moe")
         * (
             shapes.expert_width(cases) * (1 + down_input_ratio)
-            + ffn * (1 + cases.gated + kept("moe_act") * down_input_ratio)
+            + ffn * (1 + cases.gated + kept_share("moe_act") * down_input_ratio)
         )
     )
     shared_channels = cases.shared_experts * cases.moe_ffn_hidden_size
-    expert_values = expert_values + kept("moe", "shared_experts") * tokens_per_tp * shared_channels * (
+    expert_values = expert_values + kept_share("moe", "shared_experts") * tokens_per_tp * shared_channels * (
         1 + cases.gated + down_input_ratio
     )
     attention_adapter_values, mlp_adapter_values = (
@@ -243,7 +243,7 @@ def layer_activations(
         for products in (shapes.attention_adapter_products(cases), shapes.mlp_adapter_products(cases))
     )
     mixer_values = attention_share * (
-        attention_values + attention_adapter_values + statistics + kept("core_attn") * _score_values(cases)
+        attention_values + attention_adapter_values + statistics + kept_share("core_attn") * _score_values(cases)
     ) + space_share * state_space.activations(cases)
     modulation_values = np.where(
         cases.modulation_vectors > 0, 4 * cases.tokens * cases.width, 0.0

@@ -71,7 +71,8 @@ def _modules(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Ph
         values = (2 + cases.gated) * cases.tokens / cases.tp * channels
         return values * cases.width_bytes / memory_rate + tuned.kernel_s
 
-    routed, mlp = is_recomputed(cases, "moe") * moe_share, is_recomputed(cases, "mlp") * dense_share
+    recomputes_experts = is_recomputed(cases, "moe")
+    routed, mlp = recomputes_experts * moe_share, is_recomputed(cases, "mlp") * dense_share
     norms = is_recomputed(cases, "layernorm") * shapes.sublayer_count(cases)
     norm_s = _NORM_WIDTHS * cases.residual_tokens * cases.width * cases.width_bytes / memory_rate + tuned.kernel_s
     elementwise_s = norms * norm_s + mlp * activation_s(cases.ffn)
@@ -89,17 +90,16 @@ def _modules(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Ph
         elementwise_s = (
             elementwise_s + activated * activation_s(expert_channels) + shared * activation_s(shared_channels)
         )
-    recomputes_all = np.where(moe_share > 0, routed / np.maximum(moe_share, 1e-9), 0.0)
     attention = is_recomputed(cases, "core_attn") * forward.attention
     return Phase(
         matmul=matmul_s,
         attention=attention,
         elementwise=elementwise_s,
-        route=recomputes_all * forward.route,
+        route=recomputes_experts * forward.route,
         scan=zero,
         parallel=zero,
         context=zero,
-        dispatch=recomputes_all * forward.dispatch,
+        dispatch=recomputes_experts * forward.dispatch,
         hidden_dispatch=zero,
         host=forward.host / 4,
         launch=forward.launch / 4,
