@@ -1,4 +1,4 @@
-"""Times of collectives and point-to-point transfers over two levels of links, as columns of seconds.
+"""Times of collectives and point-to-point transfers inside nodes, between nodes and across switches, in seconds.
 
 A ring visits all devices of a node before the next node, so that its slowest level sets the rate (Patarasuk and Yuan,
 JPDC 69(2), 2009). The `near` ranks of a group that share a node also share its ports to other nodes; the node's other
