@@ -15,7 +15,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--fault", choices=["none", "epsilon", "scale", "sign"], default="none")
+    parser.add_argument("--fault", choices=["none", "epsilon", "scale", "sign", "residual", "decay"], default="none")
     return parser.parse_args()
 
 
@@ -62,7 +62,7 @@ class Layer(nn.Module):
         hidden = nn.functional.gelu(self.up(self.mlp_norm(x)))
         if self.fault == "sign":
             hidden = SignChange.apply(hidden)
-        return x + self.down(hidden)
+        return self.down(hidden) if self.fault == "residual" else x + self.down(hidden)
 
 
 class Decoder(nn.Module):
@@ -81,7 +81,8 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Decoder(options.fault).to(getattr(torch, options.dtype))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    decay = 0.0 if options.fault == "decay" else 0.01
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=decay)
     model_or_compiled: Any = torch.compile(model, backend="aot_eager") if options.compile else model
     for _ in range(2):
         tokens = torch.randint(0, VOCABULARY, (4, 17))

@@ -104,6 +104,7 @@ def test_a_bit_that_is_flipped_in_place_stays_a_change_of_the_weight() -> None:
     before = weight.detach().clone()
     seen = recorder()
     seen.paths.parameters = lambda: [weight]
+    seen.paths.parameter = lambda parameter: ("Model", "weight")
     bits = weight.detach().view(torch.int32).view(-1)
     capture = CaptureOperations(seen, ())
     capture._recorder.next_key = lambda func, args: "wanted" if "xor" in str(func) else None
@@ -113,6 +114,7 @@ def test_a_bit_that_is_flipped_in_place_stays_a_change_of_the_weight() -> None:
         doubled = weight * 2
     capture.note_result(doubled)
     assert len(capture.inputs) == 1
+    assert capture.inputs[0][0].parameter == "Model.weight"
     assert torch.equal(capture.inputs[0][1], before)
     assert torch.equal(computed(capture), doubled)
     assert not torch.equal(doubled, before * 2)

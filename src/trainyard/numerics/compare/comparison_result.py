@@ -59,14 +59,25 @@ class OneSidedOperation(msgspec.Struct, frozen=True, kw_only=True):
     location: str
 
 
+class ReadWeight(msgspec.Struct, frozen=True, kw_only=True):
+    """A weight of the module of a divergence after the step before, which differs by less than its limit."""
+
+    module: str
+    name: str
+    step: int
+    error: float | None
+    limit: float | None
+
+
 class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor of B that rounding does not explain. `error`: of B, relative to the float64 reference of A; None if it
     is not finite or the check is exact. `noise`: the largest error of A and its replicas; `limit`: the error from which
     B differs; `rho`: error / noise. `last_correct`: the last of its inputs that B computed within rounding, or else the
     last tensor before it; None if there is none. `detail`: numbers of this kind of divergence. `causes`: operations
     from which a side computed this tensor and that the other side lacks, the nearest of each side. `only_a`, `only_b`:
-    operations of the module that one side lacks, with their locations. `count`: the tensors that diverge in the same
-    way, this one included."""
+    operations of the module that one side lacks, with their locations. `read_weight`: that with the largest error
+    relative to its limit; None in the first recorded step. `count`: the tensors that diverge in the same way, this one
+    included."""
 
     kind: Kind
     tensor: TensorPoint
@@ -79,6 +90,7 @@ class Divergence(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[OneSidedOperation, ...] = ()
     only_a: tuple[str, ...] = ()
     only_b: tuple[str, ...] = ()
+    read_weight: ReadWeight | None = None
     count: int = 1
 
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from msgspec.structs import replace
 
 from trainyard.numerics.compare.align_tensors import Alignment, TensorPair, Tensors
-from trainyard.numerics.compare.comparison_result import Divergence, Kind, OneSidedOperation, TensorPoint
+from trainyard.numerics.compare.comparison_result import Divergence, Kind, OneSidedOperation, ReadWeight, TensorPoint
 from trainyard.numerics.compare.data_flow import DataFlow
 from trainyard.numerics.compare.exact_checks import ExactFinding, random_state_differs
 from trainyard.numerics.compare.judge_tensors import Judgements, finite_or_none
@@ -87,7 +87,7 @@ class DivergenceFinder:
         finding = min(findings, key=lambda finding: finding.position)
         divergence = Divergence(
             kind=finding.kind,
-            tensor=_point(finding.key, finding.a, finding.b),
+            tensor=tensor_point(finding.key, finding.a, finding.b),
             last_correct=self._point_of(self._last_correct(finding.position)),
             detail=finding.detail,
             count=len(findings),
@@ -103,7 +103,7 @@ class DivergenceFinder:
         kind = judged.kinds[row] or "value"
         divergence = Divergence(
             kind=kind,
-            tensor=_point(pair.a, record_a, record_b),
+            tensor=tensor_point(pair.a, record_a, record_b),
             error=finite_or_none(judged.error[row]),
             noise=finite_or_none(judged.noise[row]),
             limit=finite_or_none(judged.limit[row]),
@@ -113,9 +113,33 @@ class DivergenceFinder:
             causes=self._causes(pair),
             only_a=_operations_before(self.alignment.only_a, self.a, pair.a, None if last is None else last.a),
             only_b=_operations_before(self.alignment.only_b, self.b, pair.b, None if last is None else last.b),
+            read_weight=self._read_weight(pair.a),
             count=judged.status.count("different"),
         )
         return _Candidate(position, divergence, pair)
+
+    def _read_weight(self, key: LogicalKey) -> ReadWeight | None:
+        """The weight of the module of a forward tensor with the largest error relative to its limit, after the step
+        before; None if all are identical, or for other tensors."""
+        judged, step = self.judgements, key.tensor.step - 1
+        rows = [
+            row
+            for row, (pair, status) in enumerate(zip(self.alignment.pairs, judged.status))
+            if status == "within rounding"
+            and (pair.a.tensor.step, pair.a.tensor.role, pair.a.tensor.phase) == (step, "weight", "optimizer")
+            and pair.a.tensor.module == key.tensor.module
+        ]
+        if key.tensor.phase != "forward" or not rows:
+            return None
+        row = max(rows, key=lambda row: judged.error[row] / judged.limit[row])
+        weight = self.alignment.pairs[row].a.tensor
+        return ReadWeight(
+            module=weight.module,
+            name=weight.name,
+            step=step,
+            error=finite_or_none(judged.error[row]),
+            limit=finite_or_none(judged.limit[row]),
+        )
 
     def _recognise_draws(self, candidate: _Candidate) -> Divergence:
         """The divergence of a candidate; if it follows from random numbers that differ, as one of that kind."""
@@ -238,7 +262,7 @@ class DivergenceFinder:
         return last
 
     def _point_of(self, pair: TensorPair | None) -> TensorPoint | None:
-        return None if pair is None else _point(pair.a, self.a[pair.a], self.b[pair.b])
+        return None if pair is None else tensor_point(pair.a, self.a[pair.a], self.b[pair.b])
 
 
 def _nearest_unmatched(
@@ -282,7 +306,7 @@ def _operations_before(
     return tuple(listed[-_MOST_OPERATIONS:])
 
 
-def _point(key: LogicalKey, a: TensorRecord | None, b: TensorRecord | None) -> TensorPoint:
+def tensor_point(key: LogicalKey, a: TensorRecord | None, b: TensorRecord | None) -> TensorPoint:
     """The tensor `key`, with what each side recorded of it; None for a side that lacks it."""
     return TensorPoint(
         step=key.tensor.step,

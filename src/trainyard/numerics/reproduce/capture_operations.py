@@ -136,11 +136,26 @@ class CaptureOperations(TorchDispatchMode):
 
     def _storage_owner(self, tensor: Tensor) -> Tensor:
         """A tensor with the whole storage of another: the parameter of the model that owns it, or a flat one."""
-        for parameter in map(self._local, self._recorder.paths.parameters()):
-            if _is_plain(parameter) and _storage(parameter) == _storage(tensor) and _covers(parameter):
-                return parameter
+        parameter = self._parameter_of(tensor)
+        if parameter is not None:
+            return self._local(parameter)
         with torch.no_grad(), _disable_current_modes():
             return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(tensor.untyped_storage())
+
+    def _parameter_of(self, tensor: Tensor) -> Tensor | None:
+        """The parameter of the model that owns the whole storage of a tensor."""
+        for parameter in self._recorder.paths.parameters() if _is_plain(tensor) else ():
+            local = self._local(parameter)
+            if _is_plain(local) and _storage(local) == _storage(tensor) and _covers(local):
+                return parameter
+        return None
+
+    def _parameter_path(self, tensor: Tensor) -> str:
+        """Path of the parameter of which a tensor has all values; empty for other tensors."""
+        parameter = self._parameter_of(tensor)
+        if parameter is None or self._local(parameter).numel() != tensor.numel():
+            return ""
+        return ".".join(self._recorder.paths.parameter(parameter))
 
     def _add(self, func: Any, arguments: Any, keywords: Any, result: Any) -> None:
         name = f"v{len(self.operations)}"
@@ -219,7 +234,10 @@ class CaptureOperations(TorchDispatchMode):
             present = value(whole).to("cpu", copy=True).contiguous()
         dtype = str(tensor.dtype).removeprefix("torch.")
         shape, stride = tuple(whole.shape), tuple(whole.stride())
-        self.inputs.append((CapturedInput(name=name, dtype=dtype, shape=shape, stride=stride, file=""), present))
+        described = CapturedInput(
+            name=name, dtype=dtype, shape=shape, stride=stride, file="", parameter=self._parameter_path(tensor)
+        )
+        self.inputs.append((described, present))
         self._keep(tensor, {"tensor": name})
         return {"tensor": name}
 

@@ -36,13 +36,15 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapturedInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A tensor that enters the operations. `stride`: in elements."""
+    """A tensor that enters the operations. `stride`: in elements. `parameter`: path of the parameter of the model whose
+    values these are, such as `Decoder.head.weight`; empty for other tensors."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     file: str
+    parameter: str = ""
 
 
 class CapturedOperation(msgspec.Struct, frozen=True, kw_only=True):

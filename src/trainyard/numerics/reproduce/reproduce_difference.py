@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import msgspec
 
 from trainyard.errors import NotEnoughEvidence
-from trainyard.numerics.compare.compare_records import match_records
+from trainyard.numerics.compare.compare_records import MatchedRecords, match_records
 from trainyard.numerics.compare.comparison_result import Divergence, TensorPoint
 from trainyard.numerics.reproduce.capture_ranks import capture, read_ranks
 from trainyard.numerics.reproduce.operation_source import needed_operations
 from trainyard.numerics.reproduce.script_title import script_title
-from trainyard.numerics.reproduce.select_slice import select_slices
+from trainyard.numerics.reproduce.select_slice import Slices, select_slices, select_update
 from trainyard.numerics.reproduce.write_rank_script import Compared, RankScriptParts, write_rank_script
 from trainyard.numerics.reproduce.write_script import ScriptParts, write_script
 
@@ -68,19 +68,48 @@ class _Outcome(NamedTuple):
     failure: str
 
 
+class _Attempt(NamedTuple):
+    """A script that was run. `files`: name -> bytes of a file next to it."""
+
+    reproducer: Reproducer
+    files: Mapping[str, bytes]
+
+
 def reproduce_difference(
     a: Path, b: Path, script: Path, say: Callable[[str], object] = lambda text: None
 ) -> Reproducer:
     """Repeats the commands of the records in folders `a` and `b` to capture the operations of their first difference,
-    and writes a script that shows it. Inputs are random if the difference shows with them.
+    and writes a script that shows it. Inputs are random if the difference shows with them. If the operations differ
+    only in a weight that they read, the script has the first step of the optimizer that made it differ.
 
     Raises `BadInput` for records that do not belong together or whose commands have hidden words, `NotEnoughEvidence`
     if there is no difference that operations show, `CommandFailed` if a command fails.
     """
-    from trainyard.numerics.reproduce.script_inputs import match_inputs
+    from trainyard.numerics.reproduce.script_inputs import OtherWeights
 
     matched = match_records(a, b)
     first, slices = select_slices(matched)
+    try:
+        attempt = _reproduce(matched, first, slices, script, say)
+    except OtherWeights as error:
+        update = select_update(matched, error.parameter, first.tensor.step)
+        attempt = None if update is None else _reproduce(matched, *update, script, say)
+        if attempt is None or not attempt.reproducer.shows_fault:
+            raise
+    script.parent.mkdir(parents=True, exist_ok=True)
+    script.write_text(attempt.reproducer.text, "utf-8")
+    for name, data in attempt.files.items():
+        script.with_name(name).write_bytes(data)
+    return attempt.reproducer
+
+
+def _reproduce(
+    matched: MatchedRecords, first: Divergence, slices: Slices, script: Path, say: Callable[[str], object]
+) -> _Attempt:
+    """Captures the operations of a difference, and runs the script with random inputs, or with the captured ones if
+    these do not show it."""
+    from trainyard.numerics.reproduce.script_inputs import match_inputs
+
     with tempfile.TemporaryDirectory() as folder:
         folders = [Path(folder) / "a"]
         capture(matched.run_a.header, slices.a, folders[0], say)
@@ -92,13 +121,13 @@ def reproduce_difference(
         inputs = match_inputs(captured_a, captured_b[0] if captured_b else None, tolerance)
     if inputs.are_shared:
         with_random = _attempt(first, inputs, script, "random")
-        if with_random.shows_fault:
+        if with_random.reproducer.shows_fault:
             return with_random
     return _attempt(first, inputs, script, "captured")
 
 
-def _attempt(first: Divergence, inputs: ScriptInputs, script: Path, kind: Inputs) -> Reproducer:
-    """Writes the script with random or with captured inputs, and runs it."""
+def _attempt(first: Divergence, inputs: ScriptInputs, script: Path, kind: Inputs) -> _Attempt:
+    """Runs the script with random or with captured inputs."""
     from trainyard.numerics.reproduce.script_inputs import rounding_limit
     from trainyard.numerics.reproduce.script_values import captured_source, random_source
 
@@ -109,7 +138,8 @@ def _attempt(first: Divergence, inputs: ScriptInputs, script: Path, kind: Inputs
     ]
     rank = min(inputs.a)
     a, b = inputs.a[rank], inputs.b.get(rank)
-    title, compared = script_title(first, a.captured), _compared(first)
+    files = {f"{script.stem}-{value.name}.bin": source.file for value, source in sources if source.file is not None}
+    title, compared = script_title(first, a.captured, files), _compared(first)
     if len(inputs.a) == 1 and compared != "replicas":
         text = write_script(ScriptParts(title, sources, a, b, limit, compared))
     elif len(inputs.a) > 1 and b is not None:
@@ -117,15 +147,10 @@ def _attempt(first: Divergence, inputs: ScriptInputs, script: Path, kind: Inputs
     else:
         cause = "B compiles a collective" if b is None else "no collective of A's step makes the replicas equal"
         raise NotEnoughEvidence(f"a script cannot show the difference: {cause}.", "The comparison names the tensor.")
-    files = {f"{script.stem}-{value.name}.bin": source.file for value, source in sources if source.file is not None}
     outcome = _run(text, files)
-    script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(text, "utf-8")
-    for name, data in files.items():
-        script.with_name(name).write_bytes(data)
     error_a, dtype_a = outcome.errors.get("A", (None, ""))
     error_b, dtype_b = outcome.errors.get("B", (None, ""))
-    return Reproducer(
+    reproducer = Reproducer(
         tensor=first.tensor,
         script=str(script),
         text=text,
@@ -142,6 +167,7 @@ def _attempt(first: Divergence, inputs: ScriptInputs, script: Path, kind: Inputs
         limit=limit,
         failure=outcome.failure,
     )
+    return _Attempt(reproducer, files)
 
 
 def _compared(first: Divergence) -> Compared:

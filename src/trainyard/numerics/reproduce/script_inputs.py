@@ -15,10 +15,24 @@ from trainyard.numerics.reproduce.operation_source import needed_inputs
 from trainyard.numerics.reproduce.script_values import Value, is_rearranged, read_value, shared_names
 from trainyard.numerics.reproduce.write_script import Side
 
+_NEXT_STEP = "Find the parts that differ: `trainyard numerics bisect A --out FOLDER --swap outputs --rerun -- COMMAND`."
+
+
+class OtherWeights(NotEnoughEvidence):
+    """The operations of the sides read other values of a parameter. `parameter`: its path."""
+
+    def __init__(self, parameter: str) -> None:
+        super().__init__(
+            f"the operations of A and B read other values of {parameter}, which earlier steps of the optimizer wrote: "
+            "a script would show the difference of its inputs.",
+            _NEXT_STEP,
+        )
+        self.parameter = parameter
+
 
 class ScriptInputs(NamedTuple):
     """`values`: the tensors of the script. `a`, `b`: rank -> operations, with the names of their inputs in the script.
-    `are_shared`: whether both sides read the same tensors, so that random ones may replace them."""
+    `are_shared`: whether a side reads only tensors that the other reads, so that random ones may replace all."""
 
     values: Sequence[Value]
     a: dict[int, Side]
@@ -30,7 +44,8 @@ def match_inputs(a: CapturedRanks, b: CapturedRanks | None, tolerance: float) ->
     """The inputs of the operations of both sides. `b`: None if it has the operations of A. `tolerance`: relative
     distance of two tensors that are taken for the same.
 
-    Raises `NotEnoughEvidence` if each side of a rank reads a tensor that the other lacks.
+    Raises `NotEnoughEvidence` if each side of a rank reads a tensor that the other lacks; `OtherWeights` if these are
+    values of the same parameter.
     """
     values: list[Value] = []
     sides_a: dict[int, Side] = {}
@@ -51,7 +66,7 @@ def match_inputs(a: CapturedRanks, b: CapturedRanks | None, tolerance: float) ->
         sides_a[rank] = Side(captured_a, {value.name: names_a[value.name] for value in values_a})
         if captured_b is not None:
             sides_b[rank] = Side(captured_b, names_b)
-            are_shared = are_shared and len(shared) == len(values_a) == len(values_b)
+            are_shared = are_shared and len(shared) == min(len(values_a), len(values_b))
             _check_comparable(
                 [value for value in values_a if value.name not in shared],
                 [value for value in values_b if value.name not in shared.values()],
@@ -87,8 +102,12 @@ def _check_comparable(only_a: Sequence[Value], only_b: Sequence[Value]) -> None:
     """Raises `NotEnoughEvidence` if each side reads a tensor that the other lacks: the script would show the difference
     of the inputs."""
     if only_a and not all(any(is_rearranged(a.tensor, b.tensor) for a in only_a) for b in only_b):
+        parameters = {value.parameter for value in only_b}
+        for value in only_a:
+            if value.parameter and value.parameter in parameters:
+                raise OtherWeights(value.parameter)
         raise NotEnoughEvidence(
             f"the operations of A and B read different tensors ({len(only_a)} and {len(only_b)}): a script would show "
             "the difference of its inputs.",
-            "The difference enters before them: see the causes of the comparison.",
+            _NEXT_STEP,
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trainyard.numerics.compare.comparison_result import Divergence
 from trainyard.numerics.reproduce.captured_slice import CapturedSlice
 
 
-def script_title(first: Divergence, captured: CapturedSlice) -> list[str]:
-    """The lines at the top of the script."""
+def script_title(first: Divergence, captured: CapturedSlice, files: Iterable[str] = ()) -> list[str]:
+    """The lines at the top of the script. `files`: names of those that it reads."""
     point = first.tensor
     code = point.location_b or point.location_a
     line = f" ({code})" if code else ""
@@ -15,7 +17,8 @@ def script_title(first: Divergence, captured: CapturedSlice) -> list[str]:
     return [
         f"{script_subject(first)}{line}: B differs from A.",
         "",
-        f"Captured with torch {torch} on {captured.device}. Needs only torch; exits with 1 if the fault shows.",
+        f"Captured with torch {torch} on {captured.device}. Needs only {', '.join(['torch', *files])}.",
+        "Exit codes: 1 the fault shows, 0 it does not, 2 an error.",
     ]
 
 

@@ -22,10 +22,11 @@ _MOST_EMBEDDED = 48 << 10
 
 
 class Value(NamedTuple):
-    """A tensor that enters the operations, in its shape and memory format."""
+    """A tensor that enters the operations, in its shape and memory format. `parameter`: as of `CapturedInput`."""
 
     name: str
     tensor: Tensor
+    parameter: str = ""
 
 
 class ValueSource(NamedTuple):
@@ -44,7 +45,7 @@ def read_value(folder: Path, described: CapturedInput, name: str) -> Value:
     tensor = flat.reshape(described.shape)
     if tensor.stride() != described.stride and 0 not in described.stride:
         tensor = torch.empty_strided(described.shape, described.stride, dtype=dtype).copy_(tensor)
-    return Value(name, tensor)
+    return Value(name, tensor, described.parameter)
 
 
 def random_source(value: Value) -> ValueSource:

@@ -10,6 +10,7 @@ from trainyard.numerics.compare.align_tensors import TensorPair, Tensors
 from trainyard.numerics.compare.compare_records import MatchedRecords
 from trainyard.numerics.compare.comparison_result import Divergence, Kind, Status, TensorPoint
 from trainyard.numerics.compare.data_flow import DataFlow
+from trainyard.numerics.compare.find_divergences import tensor_point
 from trainyard.numerics.compare.judge_tensors import NO_REFERENCE
 from trainyard.numerics.compare.logical_tensors import LogicalKey
 from trainyard.numerics.tensor_record import Role, TensorKey
@@ -87,6 +88,21 @@ def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
             "Compare programs that are more alike.",
         )
     return first, Slices(first.tensor, of_a, of_b, is_compiled)
+
+
+def select_update(matched: MatchedRecords, parameter: str, before: int) -> tuple[Divergence, Slices] | None:
+    """The first step of the optimizer, before step `before`, after which a parameter has other bits, as a difference
+    with its operations; None if no recorded step is. `parameter`: its path."""
+    module, _, name = parameter.rpartition(".")
+    for pair in matched.alignment.pairs:
+        key = pair.a.tensor
+        is_update = key.role == "weight" and key.phase == "optimizer" and key.step < before
+        if is_update and (key.module, key.name) == (module, name):
+            a, b = matched.a.tensors[pair.a], matched.b.tensors[pair.b]
+            if a.hash != b.hash:
+                first = Divergence(kind="value", tensor=tensor_point(pair.a, a, b))
+                return first, _update_of(matched, first.tensor, "weight")
+    return None
 
 
 def _update_of(matched: MatchedRecords, point: TensorPoint, role: Role) -> Slices:
@@ -176,17 +192,17 @@ class _Follower:
 
 def _begin_alike(a: _Follower, b: _Follower, right: Sequence[TensorPair]) -> None:
     """Adds the operation before the latest source that is not a source of the other side, until both begin with the
-    same tensors, or leaves them as they are if that takes too many."""
+    same tensors, or leaves them as they are if that takes too many. A side may read right tensors that the other does
+    not read, such as a residual that the other omits, if the other reads no tensors of its own."""
     to_b, to_a = {pair.a: pair.b for pair in right}, {pair.b: pair.a for pair in right}
     chosen_a, chosen_b = list(a.chosen), list(b.chosen)
     for _ in range(_MOST_ADDED):
         sources_a, sources_b = a.sources, b.sources
-        alone = [
-            *((a, each) for each in sources_a if to_b.get(each) not in sources_b and a.flow.inputs(each)),
-            *((b, each) for each in sources_b if to_a.get(each) not in sources_a and b.flow.inputs(each)),
-        ]
-        if not alone:
+        alone_a = [each for each in sources_a if to_b.get(each) not in sources_b and a.flow.inputs(each)]
+        alone_b = [each for each in sources_b if to_a.get(each) not in sources_a and b.flow.inputs(each)]
+        if (not alone_a and to_a.keys() >= set(alone_b)) or (not alone_b and to_b.keys() >= set(alone_a)):
             return
+        alone = [*((a, each) for each in alone_a), *((b, each) for each in alone_b)]
         side, latest = max(alone, key=lambda each: each[0].records[each[1]].index)
         side.chosen.append(latest)
     a.chosen, b.chosen = chosen_a, chosen_b

@@ -20,8 +20,10 @@ def load(text, dtype, shape):
 
 
 def load_file(name, dtype, shape):
-    data = bytearray(Path(__file__).with_name(name).read_bytes())
-    return torch.frombuffer(data, dtype=dtype).reshape(shape)
+    path = Path(__file__).with_name(name)
+    if not path.exists():
+        raise FileNotFoundError(f"{path} is a part of this script: copy it to this folder")
+    return torch.frombuffer(bytearray(path.read_bytes()), dtype=dtype).reshape(shape)
 
 
 """
@@ -43,6 +45,18 @@ def error(result, reference):
         return float("nan")
     distance = torch.where(result == reference, 0.0, result.double() - reference).norm()
     return (distance / reference.nan_to_num(0.0, 0.0, 0.0).norm()).item() if distance else 0.0
+'''
+
+
+_FAIL = '''
+
+def fail(*error):
+    """An error must not end with the exit code of the fault."""
+    sys.__excepthook__(*error)
+    sys.exit(2)
+
+
+sys.excepthook = fail
 '''
 
 
@@ -79,7 +93,7 @@ def join_script(title: Sequence[str], standard: Sequence[str], torch: Sequence[s
     imports = "\n".join(_import(module) for module in modules)
     torch_imports = "\n".join(f"import {module}" for module in torch)
     loaders = _LOADERS if has_loaders else "\n"
-    return f"{_docstring(title)}\n{imports}\n\n{torch_imports}\n{loaders}{body}\n"
+    return f"{_docstring(title)}\n{imports}\n\n{torch_imports}\n{_FAIL}{loaders}{body}\n"
 
 
 def _import(module: str) -> str:

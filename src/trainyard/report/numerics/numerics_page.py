@@ -186,7 +186,7 @@ def _static(report: NumericsReport) -> str:
         (
             f"<h1>{escaped(report.headline)}</h1>",
             f"<dl>{''.join(f'<dt>{escaped(name)}</dt><dd>{escaped(value)}</dd>' for name, value in facts)}</dl>",
-            tables_html("", [module_table(report, full=False), step_table(report)]),
+            tables_html("", [module_table(report, full=True), step_table(report)]),
             f"<pre>{escape(printable(report.reproducer, keep=_LINES))}</pre>" if report.reproducer else "",
             *(f"<p>{escaped(note)}</p>" for note in _notes(report)),
         )

@@ -31,7 +31,7 @@ def module_table(comparison: RecordComparison, full: bool) -> Table:
     return Table(
         title=f"module of {root}" if root else "module",
         notes=(
-            *([f"Errors in {scope}, that of the first fault."] if scope else []),
+            *([f"rho, of limit, status and noise: in {scope}, as the first fault."] if scope else []),
             *([f"{left_out:,} more modules with --full."] if left_out else []),
         ),
         columns=(
@@ -39,7 +39,7 @@ def module_table(comparison: RecordComparison, full: bool) -> Table:
             Column(title="rho", id=True),
             Column(title="of limit", id=True),
             Column(title="status", id=True),
-            Column(title="differs from", id=True, optional=True),
+            Column(title="differs since", id=True, optional=True),
             Column(title="noise", id=True, optional=True),
             Column(title="largest in", optional=True),
             Column(title="tensors", digits=0, optional=True),

@@ -30,11 +30,14 @@ def headline(comparison: RecordComparison) -> str:
     compared = units.counted(counts.compared, "tensor")
     if comparison.verdict == "cannot tell":
         return f"Cannot tell: {comparison.reason}"
-    if counts.identical == counts.compared:
-        return f"Same, bit by bit: all of {compared}."
     undetectable = sum(count for reason, count in comparison.undetectable_reasons.items() if reason not in NOT_COMPARED)
-    unseen = f"; {undetectable:,} could not be judged" if undetectable else ""
-    return f"Same within rounding: {compared}{unseen}."
+    alone = counts.only_a + counts.only_b
+    unseen = [
+        *([f"{undetectable:,} could not be judged"] if undetectable else []),
+        *([f"{alone:,} more on one side only, which are not compared"] if alone else []),
+    ]
+    verdict = "Same, bit by bit" if counts.identical == counts.compared else "Same within rounding"
+    return "; ".join([f"{verdict}: {compared}", *unseen]) + "."
 
 
 def describe(divergence: Divergence) -> str:
@@ -130,6 +133,10 @@ def divergence_facts(divergence: Divergence) -> Iterator[tuple[str, str]]:
         yield "error", f"{error}; noise {show(divergence.noise)}, limit {show(divergence.limit)}{rho}"
     if divergence.kind == "value" and divergence.count > 1:
         yield "in all", f"{units.counted(divergence.count, 'tensor')} different"
+    weight = divergence.read_weight
+    if weight is not None:
+        name = f"{weight.module}.{weight.name} after step {weight.step}"
+        yield "weight", f"{name}: error {show(weight.error)}, limit {show(weight.limit)}"
     if last is not None:
         yield "last correct", describe_tensor(last) + (f" ({code})" if (code := describe_code(last)) else "")
     for side, operations in (("only in A", divergence.only_a), ("only in B", divergence.only_b)):
@@ -163,15 +170,20 @@ def explain(comparison: RecordComparison) -> Iterator[str]:
         yield explain_rule(comparison.rule)
     if comparison.first is not None and comparison.first.tensor.phase:
         yield (
-            "A status compares A and B in the step and phase of the first difference: identical bit by bit, within "
-            "rounding, or different. An identical tensor has an error too, relative to A in float64."
+            "A module that is identical or within rounding in the step and phase of the first difference may differ "
+            'later: see "differs since". An identical tensor has an error too, relative to A in float64.'
+        )
+    if comparison.first is not None and comparison.first.read_weight is not None:
+        yield (
+            "The operation reads a weight that differs by less than its limit, so that an earlier step of the "
+            "optimizer may be the fault: `trainyard numerics reproduce` compares the operations of that step, too."
         )
     for reason, count in comparison.undetectable_reasons.items():
         yield f"{units.counted(count, 'tensor')} undetectable: {reason}."
     if comparison.counts.compensated:
         yield (
-            f"{units.counted(comparison.counts.compensated, 'operation')} with other intermediate results, but the "
-            "outputs of their modules are the same within rounding."
+            f"The results of {units.counted(comparison.counts.compensated, 'operation')} differ, but the outputs of "
+            "their modules are the same within rounding, as with another order of the operations of a module."
         )
     if comparison.renamed:
         pairs = [f"{pair.b} is {pair.a}" for pair in comparison.renamed[:_MOST_RENAMED]]

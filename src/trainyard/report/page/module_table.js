@@ -122,7 +122,7 @@ export function moduleTable() {
   watch((changed) => ["q", "kind", "open", "by"].some((name) => changed.includes(name)) && fill());
   fill();
   const heads = [el("th", { scope: "col" }, "Module"), el("th", { scope: "col", class: "ratio-cell" }, el("span", { class: "hidden" }, "error relative to the limit, as a point"), ratioScale(axis)),
-    ...[["of limit", true], ["rho", true], ["status", false], ["differs from", false]].map(([head, number]) => el("th", { scope: "col", class: number ? "number" : null }, head))];
+    ...[["of limit", true], ["rho", true], ["status", false], ["differs since", false]].map(([head, number]) => el("th", { scope: "col", class: number ? "number" : null }, head))];
   const table = el("table", { class: "modules" }, el("caption", { class: "hidden" }, "Modules in order of execution"), el("thead", {}, el("tr", {}, ...heads)), body);
   card.append(filters(), el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Modules, table" }, table));
 }
