@@ -104,7 +104,7 @@ def test_model_flops_equal_those_of_the_workload(name: str, layout: dict[str, An
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_equal_the_parameter_count(name: str) -> None:
     case = cases.of_jobs([job(MODELS[name])])
-    common, expert = data_parallel.layer_weights(case)
+    common, expert = data_parallel.layer_weights(case, shapes.weights(case))
     tables = shapes.weights(case).table * data_parallel.count_tables(case)
     position_weights = 256 * 64 if name == "gpt" else 0
     weights = float(((common + expert) * case.layers + tables)[0]) + position_weights
@@ -116,7 +116,7 @@ def test_weights_of_bundled_models_match_published_counts(name: str) -> None:
     preset = presets.load(name)
     model = msgspec.convert(preset.model, Model)
     case = cases.of_jobs([job(model)])
-    common, expert = data_parallel.layer_weights(case)
+    common, expert = data_parallel.layer_weights(case, shapes.weights(case))
     weights = float(
         ((common + expert) * case.layers + shapes.weights(case).table * data_parallel.count_tables(case))[0]
     )
@@ -171,7 +171,8 @@ def test_native_zero_1_gathers_float32_weights_after_an_all_reduce() -> None:
     all_reduce, _ = data_parallel.once(ddp, WHERE, Constants(), none)
     no_replicas, exchange = data_parallel.once(zero_1, WHERE, Constants(), none)
     assert float(no_replicas.seconds[0]) == 0
-    parts = [data_parallel.collective_time.shards(zero_1, WHERE), data_parallel.layer_weights(zero_1, trained=True)]
+    weights = data_parallel.layer_weights(zero_1, shapes.weights(zero_1))
+    parts = [data_parallel.collective_time.shards(zero_1, WHERE), weights]
     values = parts[1][0] * zero_1.layers + data_parallel.count_end_parameters(zero_1)
     gather_s = data_parallel.collective_time.gather(WHERE, Constants(), parts[0], 4 * values)
     assert exchange.seconds == pytest.approx(all_reduce.seconds + gather_s)

@@ -32,7 +32,7 @@ from trainyard.predict.inputs.layout_space import Keeps, PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory import framework_memory, native_memory
 from trainyard.predict.search.search import search
-from trainyard.predict.time import data_parallel, predicted_ledger, step
+from trainyard.predict.time import data_parallel, predicted_ledger, shapes, step
 from trainyard.recipe import Recipe
 from trainyard.workloads.diffusion import Diffusion
 from trainyard.workloads.image_workload import ImageWorkload
@@ -63,7 +63,7 @@ def workload_of(job: Job) -> ImageWorkload:
 
 
 def parameters(columns: Cases) -> float:
-    common, expert = data_parallel.layer_weights(columns)
+    common, expert = data_parallel.layer_weights(columns, shapes.weights(columns))
     return float(((common + expert) * columns.layers + data_parallel.count_end_parameters(columns))[0])
 
 

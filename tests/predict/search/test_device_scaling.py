@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.refused import refused
 from trainyard import machine
+from trainyard.api.plan_request import read_request
 from trainyard.cli.main import answer
 from trainyard.errors import BadInput, BadJob
 from trainyard.job import Job
@@ -33,6 +34,7 @@ from trainyard.predict.inputs.machine_model import ReferencePeak
 from trainyard.predict.search.device_scaling import MIN_GAIN_PER_DOUBLING, ScalingPoint, scaling, summarize
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest, search
+from trainyard.predict.search.search_space import build
 from trainyard.workloads.ops import transformer_ops
 
 DENSE = Model(layers=4, hidden_size=64, ffn_hidden_size=192, heads=8, kv_heads=4, head_dim=8, vocab=512)
@@ -161,6 +163,19 @@ def test_fixing_an_axis_is_never_faster(axis: str) -> None:
         PlannerInput(DENSE, 8, 8, 16, 256, fixed={axis: 2}), H100, FRAMEWORKS["megatron"], NO_BUDGET, lambda _: None
     )
     assert fixed.plan.ledger.wall_ns >= free.plan.ledger.wall_ns
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
+@pytest.mark.parametrize(("name", "devices"), [("llama3-70b", 32), ("llama3-70b", 256), ("mixtral-8x7b", 16)])
+def test_the_fastest_of_all_layouts_recomputes_least(framework: str, name: str, devices: int) -> None:
+    model = read_request(name, None, None, None).model
+    wanted = PlannerInput(model, devices, 8, 64, 4096)
+    every, least = (
+        build(wanted, H100, FRAMEWORKS[framework], only_fastest=only_fastest) for only_fastest in (False, True)
+    )
+    assert 0 < len(least.fits) < len(every.fits)
+    fastest_of_all, fastest_of_least = (next(iter(space.by_time())) for space in (every, least))
+    assert fastest_of_least.wall_seconds == fastest_of_all.wall_seconds
 
 
 # Other device counts

@@ -35,7 +35,7 @@ from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.inputs.layout_space import Keeps, PlannerInput
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.search.search import search
-from trainyard.predict.time import data_parallel, predicted_ledger, state_space, step
+from trainyard.predict.time import data_parallel, predicted_ledger, shapes, state_space, step
 from trainyard.recipe import Recipe
 from trainyard.workloads.ops import transformer_ops
 
@@ -76,7 +76,8 @@ def preset(name: str) -> Model:
 def weights(model: Model) -> tuple[float, float]:
     """Total parameters and those active per token, without the last norm."""
     case = cases.of_jobs([a_job(model)])
-    common, expert = (float(count[0]) * model.layers for count in data_parallel.layer_weights(case))
+    counts = data_parallel.layer_weights(case, shapes.weights(case))
+    common, expert = (float(count[0]) * model.layers for count in counts)
     ends = float(data_parallel.count_end_parameters(case)[0])
     return common + expert + ends, common + ends + expert * model.top_k / max(1, model.experts)
 

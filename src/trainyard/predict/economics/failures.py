@@ -11,6 +11,7 @@ from math import exp, expm1, log1p, sqrt
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.errors import BadInput
 from trainyard.machine import Claim
@@ -36,8 +37,8 @@ _NEWTON_STEPS = 60
 """Most steps to the best interval; it takes fewer than ten."""
 _MEAN_SUFFICES_FAILURES = 1e9
 """Number of failures beyond which all runs take the mean time, to 1 in 10,000."""
-_NORMAL_LIMIT_FAILURES = 1 << 14
-"""Number of failures beyond which the sum of their costs is drawn from its normal limit."""
+_NORMAL_LIMIT_FAILURES = 1 << 10
+"""Number of failures beyond which the sums of their costs are drawn from their normal limit."""
 
 
 class Goodput(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,26 +136,31 @@ def _draw_elapsed(
     whole_segments = int(segments)
     failures_of_run = random.negative_binomial(whole_segments, 1 - failure_probability, draws)
     # Time of a failed attempt until the failure: exponential, truncated at the segment's length.
-    lost_s = np.array([_draw_truncated_sum(random, int(count), mtbf_s, every_s + save_s) for count in failures_of_run])
-    restart_total_s = np.array([_draw_restarts(random, int(count), restart_s, mtbf_s) for count in failures_of_run])
+    lost_s = _draw_truncated_sums(random, failures_of_run, mtbf_s, every_s + save_s)
+    restart_total_s = _draw_restarts(random, failures_of_run, restart_s, mtbf_s)
     return (
         segments * (every_s + save_s) + lost_s * segments / whole_segments + restart_total_s * segments / whole_segments
     )
 
 
-def _draw_truncated_sum(random: np.random.Generator, count: int, mean_s: float, limit_s: float) -> float:
-    """Draws the sum of `count` exponential times in seconds of mean `mean_s`, each truncated at `limit_s`."""
-    if count <= _NORMAL_LIMIT_FAILURES:
+def _draw_truncated_sums(
+    random: np.random.Generator, counts: npt.NDArray[np.int64], mean_s: float, limit_s: float
+) -> npt.NDArray[np.float64]:
+    """Draws the sums of `counts` exponential times in seconds of mean `mean_s`, each truncated at `limit_s`."""
+    if counts.max() <= _NORMAL_LIMIT_FAILURES:
         # By inversion: the distribution function is (1 - exp(-t / mean)) / (1 - exp(-limit / mean)).
-        return float(np.sum(-mean_s * np.log1p(random.random(count) * expm1(-limit_s / mean_s))))
+        times_s = -mean_s * np.log1p(random.random(int(counts.sum())) * expm1(-limit_s / mean_s))
+        return np.bincount(np.repeat(np.arange(len(counts)), counts), times_s, len(counts))
     # Mean and variance of the truncated distribution: mean - limit / growth, mean^2 - limit^2 (growth + 1) / growth^2.
     growth = expm1(limit_s / mean_s)
     variance = max(0.0, mean_s**2 - limit_s**2 * (growth + 1) / growth**2)
-    return float(random.normal(count * (mean_s - limit_s / growth), sqrt(count * variance)))
+    return random.normal(counts * (mean_s - limit_s / growth), np.sqrt(counts * variance))
 
 
-def _draw_restarts(random: np.random.Generator, count: int, restart_s: float, mtbf_s: float) -> float:
-    """Draws the total seconds of `count` restarts of `restart_s` each. A failure during a restart repeats it; the job
+def _draw_restarts(
+    random: np.random.Generator, counts: npt.NDArray[np.int64], restart_s: float, mtbf_s: float
+) -> npt.NDArray[np.float64]:
+    """Draws the total seconds of `counts` restarts of `restart_s` each. A failure during a restart repeats it; the job
     fails every `mtbf_s` seconds on average."""
-    failed = random.negative_binomial(count, exp(-restart_s / mtbf_s)) if count else 0
-    return count * restart_s + _draw_truncated_sum(random, int(failed), mtbf_s, restart_s)
+    failed = np.where(counts > 0, random.negative_binomial(np.maximum(counts, 1), exp(-restart_s / mtbf_s)), 0)
+    return counts * restart_s + _draw_truncated_sums(random, failed, mtbf_s, restart_s)

@@ -108,7 +108,7 @@ def fastest(
 ) -> LayoutCost:
     """The cost of the fastest layout, the first result of `search`. `budget`: as in `search`. Raises `BadJob` in the
     same cases, without suggesting a larger cluster."""
-    space = search_space.build(wanted, machine, framework)
+    space = search_space.build(wanted, machine, framework, only_fastest=True)
     if not len(space.fits):
         raise BadJob(infeasible.explain_too_large(wanted, space.sizes, space.searched, machine))
     refused: list[str] = []

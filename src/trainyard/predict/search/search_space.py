@@ -20,7 +20,7 @@ from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.inputs import layout_space, machine_model
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.inputs.prediction_interval import interval_of
 from trainyard.predict.search import infeasible, offload_variants, points
@@ -61,8 +61,9 @@ class SearchSpace(NamedTuple):
         return self.sizes.layouts.columns[axis][self.fits]
 
 
-def build(wanted: PlannerInput, machine: Machine, framework: Framework) -> SearchSpace:
-    """All layouts of `wanted` with their memory and lower bounds, ready to be searched. Raises `BadJob` if there is
+def build(wanted: PlannerInput, machine: Machine, framework: Framework, *, only_fastest: bool = False) -> SearchSpace:
+    """All layouts of `wanted` with their memory and lower bounds, ready to be searched. `only_fastest`: of those that
+    differ in activation checkpointing only, the first that fits, which recomputes least. Raises `BadJob` if there is
     none."""
     if reason := framework.refuses(wanted.model):
         raise BadJob(f"{framework.display_name}: {reason}", "Name another framework: --for.")
@@ -75,6 +76,8 @@ def build(wanted: PlannerInput, machine: Machine, framework: Framework) -> Searc
     sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)
     fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(machine)))
+    if only_fastest:
+        fits = _recomputing_least(sizes.layouts, fits)
     return SearchSpace(
         wanted=wanted,
         framework=framework,
@@ -150,6 +153,15 @@ def extend_front(
         point = point_of(space, each, known)
         yield point
         by_time.only_below(point.reserved)
+
+
+def _recomputing_least(layouts: LayoutSpace, indices: Indices) -> Indices:
+    """The first of successive layouts that are equal but for activation checkpointing, the modes of which are
+    enumerated last and in the order of what they recompute."""
+    axes = [values[indices] for axis, values in layouts.columns.items() if axis != "activation_checkpoint"]
+    is_first = np.ones(len(indices), bool)
+    is_first[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in axes])
+    return indices[is_first]
 
 
 def _lower_bounds(cases: Cases, model: MachineModel, indices: Indices) -> Column:

@@ -19,6 +19,7 @@ from trainyard.predict.inputs.fine_tuning import NF4_BYTES
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time, offload, shapes
 from trainyard.predict.time.collective_time import RankGroup
+from trainyard.predict.time.shapes import Weights
 
 _CollectiveTime = Callable[[RankHardware, Constants, RankGroup, Column], Column]
 """Returns the seconds of a collective from hardware, constants, members and size in bytes."""
@@ -41,19 +42,19 @@ def overlap(tuned: Constants, communication_s: Column, compute_s: Column) -> Exp
     return Exposed(communication_s - hidden_s, hidden_s)
 
 
-def layer_weights(cases: Cases, trained: bool = False) -> tuple[Column, Column]:
+def layer_weights(cases: Cases, weights: Weights) -> tuple[Column, Column]:
     """(common, expert) parameters of the mean layer on a rank, before data parallelism shards them: those that all its
-    data-parallel ranks share, and those of experts. `trained`: count trained parameters only."""
+    data-parallel ranks share, and those of experts. `weights`: by kind, all or the trained ones."""
     dense, routed = (kind / cases.layers for kind in shapes.layer_kinds(cases))
-    weights = shapes.weights(cases)
-    weights = weights.trained(cases) if trained else weights
     return weights.shared + dense * weights.dense + routed * weights.routed, routed * weights.expert
 
 
-def gathered_bytes(cases: Cases) -> tuple[Column, Column]:
-    """(common, expert) bytes of the mean layer's weights as data parallelism gathers them: in the compute dtype, or
+def gathered_bytes(cases: Cases, weights: Weights) -> tuple[Column, Column]:
+    """(common, expert) bytes of the mean layer's `weights` as data parallelism gathers them: in the compute dtype, or
     quantised."""
-    common, expert = layer_weights(cases)
+    common, expert = layer_weights(cases, weights)
+    if not (cases.quantised > 0).any():
+        return common * cases.width_bytes, expert * cases.width_bytes
     matrices = shapes.quantised_weights(cases)
     dense_layers, _ = shapes.layer_kinds(cases)
     quantised = matrices.shared + matrices.dense * dense_layers / cases.layers
@@ -70,7 +71,7 @@ def expert_replicas(cases: Cases, hardware: RankHardware) -> RankGroup:
 def count_owned_parameters(cases: Cases, hardware: RankHardware) -> tuple[Column, Column]:
     """Trained parameters whose optimizer state a rank keeps: (of the mean layer, outside the layers). The latter are
     the embedding and the head, mean over stages."""
-    common, expert = layer_weights(cases, trained=True)
+    common, expert = layer_weights(cases, shapes.weights(cases).trained(cases))
     shards = np.where(cases.is_sharded > 0, cases.dp_shard * cases.cp, 1.0)
     owners = np.where(cases.is_sharded > 0, expert_replicas(cases, hardware).ranks, 1.0)
     return common / shards + expert / owners, count_end_parameters(cases) / cases.pp / shards
@@ -126,8 +127,9 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
         )
         return np.where(gathers, common_s + expert_s, 0.0)
 
-    gathered_s = time_exchange(*gathered_bytes(cases), "all_gather")
-    common, expert = layer_weights(cases, trained=True)
+    weights = shapes.weights(cases)
+    gathered_s = time_exchange(*gathered_bytes(cases, weights), "all_gather")
+    common, expert = layer_weights(cases, weights.trained(cases))
     scattered_s = time_exchange(common * cases.reduce_bytes, expert * cases.reduce_bytes, "reduce_scatter")
     regathered_s = np.where(cases.zero >= 3, gathered_s, 0.0)
     if not (cases.offload == offload.ALL).any():
@@ -184,7 +186,8 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Col
     new weights; with trainyard's ZeRO-1, an all-reduce of gradients, and the all-gather after the update. All but that
     all-gather may overlap with `backward_s`, the seconds of the last micro-batch's backward pass on a stage."""
     stage_layers = cases.layers / cases.pp
-    common, expert = (stage_layers * weights for weights in layer_weights(cases, trained=True))
+    trained = layer_weights(cases, shapes.weights(cases).trained(cases))
+    common, expert = (stage_layers * weights for weights in trained)
     common = common + count_end_parameters(cases) / cases.pp
     is_sharded = cases.is_sharded > 0
     shard_ranks = np.where(is_sharded, cases.dp_shard * cases.cp, 1.0)

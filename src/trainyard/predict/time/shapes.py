@@ -165,6 +165,11 @@ def all_trained(cases: Cases) -> Column:
     return np.where(cases.adapters + cases.mlp_adapters > 0, 0.0, 1.0)
 
 
+def have_adapters(cases: Cases) -> bool:
+    """Whether any of the cases trains adapters."""
+    return bool((cases.adapters + cases.mlp_adapters > 0).any())
+
+
 def _mlp_products(cases: Cases, ffn: Column, rows: Column, share: Column | float = 1.0) -> list[Product]:
     """The two products of an MLP with `ffn` channels on `rows` tokens; `share`: fraction of the layers that have it."""
     return [
@@ -255,6 +260,8 @@ class Weights(NamedTuple):
 
     def trained(self, cases: Cases) -> Weights:
         """The trained parameters among these: only the adapters, if there are any."""
+        if not have_adapters(cases):
+            return self
         trained_share, adapters = all_trained(cases), adapter_weights(cases)
         return Weights(
             *(trained_share * part + adapter for part, adapter in zip(self, adapters, strict=True)),
