@@ -173,7 +173,7 @@ def test_the_fastest_of_all_layouts_recomputes_least(framework: str, name: str, 
     every, least = (
         build(wanted, H100, FRAMEWORKS[framework], only_fastest=only_fastest) for only_fastest in (False, True)
     )
-    assert 0 < len(least.fits) < len(every.fits)
+    assert 0 < len(least.fits) <= len(every.fits)
     fastest_of_all, fastest_of_least = (next(iter(space.by_time())) for space in (every, least))
     assert fastest_of_least.wall_seconds == fastest_of_all.wall_seconds
 
