@@ -76,7 +76,7 @@ def distance_class(residual: LeftOut) -> str:
         return f"no rows of {residual.kind}"
     if not residual.same_family:
         return "constants of other software"
-    upper = next(limit for limit in _DOUBLINGS if residual.doublings <= limit)
+    upper = next(limit for limit in _DOUBLINGS if residual.distance.doublings <= limit)
     size = "within the range" if not upper else f"at most {upper:g} doublings outside" if upper < np.inf else "farther"
     machine = "" if residual.machine_fitted else ", other machine"
     release = "" if residual.same_software else ", other release"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.formats import toml
+from trainyard.predict.inputs.fitted_range import SEQUENCE
 from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED, ErrorScale, Interval
 from validation import left_out
 from validation.left_out import LeftOut
@@ -60,7 +62,7 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
         [
             *(new * (residual.kind == kind) * (1 + 1 / residual.owners_of_kind) for kind in kinds), float(not new),
             float(not residual.distance.machine_fitted), float(not residual.distance.same_software),
-            residual.doublings**2,
+            residual.distance.doublings**2,
         ]
         for residual, new in zip(residuals, new_owner, strict=True)
     ])  # fmt: skip
@@ -80,6 +82,7 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
         },
         quantile=_rounded(_quantile((np.abs(errors) / scales)[new_owner], weight[new_owner])),
         most_doublings=_rounded(_most_doublings(residuals)),
+        most_outside=_most_outside(residuals),
         groups=len({residual.group for residual in residuals if residual.split == "owner"}),
         source=", ".join(sorted({residual.owner for residual in residuals})),
         date=datetime.now(UTC).date().isoformat(),
@@ -153,8 +156,14 @@ def _most_doublings(residuals: Sequence[LeftOut]) -> float:
     farthest: dict[tuple[str, ...], float] = {}
     for residual in residuals:
         if residual.split == "owner":
-            farthest[residual.group] = max(residual.doublings, farthest.get(residual.group, 0.0))
+            farthest[residual.group] = max(residual.distance.doublings, farthest.get(residual.group, 0.0))
     return sorted(farthest.values())[-_ENOUGH_GROUPS]
+
+
+def _most_outside(residuals: Sequence[LeftOut]) -> dict[str, float]:
+    """The largest distance that rows have by feature of `SEQUENCE`, rounded up."""
+    farthest = {name: max(residual.outside.get(name, 0.0) for residual in residuals) for name in SEQUENCE}
+    return {name: ceil(100 * doublings) / 100 for name, doublings in farthest.items()}
 
 
 def _rounded(value: float) -> float:

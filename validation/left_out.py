@@ -37,8 +37,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """A row predicted without its owner's or its machine's rows. `rows_of_kind`: those of its kind of model that the
     constants were fitted to; `owners_of_kind`: the number of owners of these; `same_family`: whether the constants are
     of its software, in any release; `same_software`, `machine_fitted`: whether rows of its release and of its machine
-    remain; `doublings`: outside of the fitted range; `log_ratio`: logarithm of measured over predicted; `log_spread`:
-    standard deviation of the logarithm of the prediction over what the source leaves open."""
+    remain; `outside`: doublings outside of the fitted range by feature; `log_ratio`: logarithm of measured over
+    predicted; `log_spread`: standard deviation of the logarithm of the prediction over what the source leaves open."""
 
     id: str
     split: Split
@@ -53,7 +53,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     machine_fitted: bool
     rows_of_kind: int
     owners_of_kind: int
-    doublings: float
+    outside: dict[str, float]
     log_ratio: float
     log_spread: float
 
@@ -76,7 +76,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
             owners=self.owners_of_kind,
             machine_fitted=self.machine_fitted,
             same_software=self.same_software,
-            doublings=self.doublings,
+            outside=self.outside,
         )
 
 
@@ -100,7 +100,7 @@ def predict_left_out(every: Sequence[Row], whole: Mapping[str, Fitted], split: S
             same_software=nearest is not None and row.software in nearest.software,
             machine_fitted=nearest is not None and row.machine in nearest.machines,
             rows_of_kind=of_kind.rows if of_kind else 0, owners_of_kind=len(of_kind.owners) if of_kind else 0,
-            doublings=float(nearest.doublings(fit.columns([row])[0])[0]) if nearest else 0.0,
+            outside=nearest.outside(fit.columns([row])[0]) if nearest else {},
             log_ratio=float(np.log(seconds[0] / expected[0])), log_spread=fit.log_spread(row, constants),
         )  # fmt: skip
 
@@ -111,9 +111,14 @@ def write(residuals: Sequence[LeftOut], path: Path = RESIDUALS) -> None:
         table = csv.DictWriter(file, LeftOut.__struct_fields__, lineterminator="\n")
         table.writeheader()
         for residual in residuals:
-            values = msgspec.to_builtins(residual)
-            table.writerow({name: f"{value:.4g}" if isinstance(value, float) else value
-                            for name, value in values.items()})  # fmt: skip
+            table.writerow({name: _cell(value) for name, value in msgspec.to_builtins(residual).items()})
+
+
+def _cell(value: object) -> str:
+    """Numbers with four digits; numbers by name as `ranks=2 tp=1`."""
+    if isinstance(value, dict):
+        return " ".join(f"{name}={number:.4g}" for name, number in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def read(path: Path = RESIDUALS) -> list[LeftOut]:
@@ -121,7 +126,12 @@ def read(path: Path = RESIDUALS) -> list[LeftOut]:
     with path.open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     return msgspec.convert(
-        [line | {name: line[name] == "True" for name in _FLAGS} for line in lines],
+        [
+            line
+            | {name: line[name] == "True" for name in _FLAGS}
+            | {"outside": dict(part.split("=") for part in line["outside"].split())}
+            for line in lines
+        ],
         list[LeftOut],
         strict=False,
     )

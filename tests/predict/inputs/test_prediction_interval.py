@@ -14,7 +14,7 @@ from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.inputs import cases, constant_sets, machine_model
 from trainyard.predict.inputs.cases import Cases
-from trainyard.predict.inputs.fitted_range import FEATURES, features, range_of
+from trainyard.predict.inputs.fitted_range import FEATURES, SEQUENCE, features, range_of
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED, Distance, error_scale, interval_of
 from trainyard.predict.search.layout_cost import cost_job
@@ -23,7 +23,7 @@ from trainyard.recipe import Recipe
 SCALE = error_scale()
 DISTANCES = st.builds(
     Distance, kind=st.sampled_from(sorted(SCALE.kinds)), owners=st.integers(1, 5), machine_fitted=st.booleans(),
-    same_software=st.booleans(), doublings=st.floats(0, SCALE.most_doublings / 2),
+    same_software=st.booleans(), outside=st.fixed_dictionaries({"ranks": st.floats(0, SCALE.most_doublings / 2)}),
 )  # fmt: skip
 
 
@@ -34,7 +34,7 @@ def test_a_greater_distance_never_narrows_the_interval(near: Distance) -> None:
     assert interval.low < 1 < interval.high
     for far in (
         near._replace(machine_fitted=False), near._replace(same_software=False), near._replace(owners=1),
-        near._replace(doublings=2 * near.doublings),
+        near._replace(outside={"ranks": 2 * near.doublings}),
     ):  # fmt: skip
         wider = SCALE.interval(far)
         assert wider.low <= interval.low
@@ -42,8 +42,13 @@ def test_a_greater_distance_never_narrows_the_interval(near: Distance) -> None:
 
 
 def test_distances_and_kinds_without_measurements_are_not_calibrated() -> None:
-    near = Distance(kind="dense", owners=2, machine_fitted=True, same_software=True, doublings=0.0)
-    assert SCALE.interval(near._replace(doublings=SCALE.most_doublings * 1.01)) == NOT_CALIBRATED
+    near = Distance(kind="dense", owners=2, machine_fitted=True, same_software=True, outside={})
+    assert SCALE.interval(near).calibrated
+    assert SCALE.interval(near._replace(outside={"ranks": SCALE.most_doublings * 1.01})) == NOT_CALIBRATED
+    assert set(SCALE.most_outside) == set(SEQUENCE)
+    for name, most in SCALE.most_outside.items():
+        assert SCALE.interval(near._replace(outside={name: most})).calibrated
+        assert SCALE.interval(near._replace(outside={name: most + 0.01})) == NOT_CALIBRATED
     assert SCALE.interval(near._replace(kind="pictures")) == NOT_CALIBRATED
 
 
@@ -96,7 +101,7 @@ def test_every_set_states_the_range_of_its_rows() -> None:
 def test_doublings_count_what_is_outside_of_the_range(factor: float) -> None:
     inside = case()
     fitted = range_of(inside, ["a"], ["h100"], ["fsdp"])
-    assert fitted.doublings(inside) == 0
+    assert fitted.outside(inside) == {}
     changed = replace(inside, width=inside.width * factor)
-    assert np.isclose(fitted.doublings(changed)[0], abs(np.log2(factor)))
+    assert np.isclose(sum(fitted.outside(changed).values()), abs(np.log2(factor)))
     assert set(features(inside)) == set(FEATURES)

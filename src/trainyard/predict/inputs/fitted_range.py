@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import log2
 
 import msgspec
 import numpy as np
@@ -12,6 +13,9 @@ from trainyard.predict.inputs.cases import Cases, Column
 FEATURES = ("ranks", "tp", "pp", "cp", "ep", "width", "seq_len", "tokens", "accumulate", "bits")
 """Sizes of a training that are compared with those of the fitted ones; `tokens`: of a micro-batch, `accumulate`:
 micro-batches of a step, `bits`: of the values in matrix products."""
+
+SEQUENCE = ("seq_len", "cp")
+"""Features with which the share of attention in a step grows, whose rate was then measured in few fitted trainings."""
 
 
 def features(cases: Cases) -> dict[str, Column]:
@@ -32,13 +36,15 @@ class FittedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     least: dict[str, float]
     most: dict[str, float]
 
-    def doublings(self, cases: Cases) -> Column:
-        """How many doublings each case is outside of the range, summed over the features, [case]."""
-        beyond = np.zeros(len(cases))
-        for name, values in features(cases).items():
-            above, below = values / self.most[name], self.least[name] / values
-            beyond = beyond + np.log2(np.maximum(1.0, np.maximum(above, below)))
-        return beyond
+    def outside(self, case: Cases) -> dict[str, float]:
+        """How many doublings a single case is outside of the range, by feature; without those inside of it."""
+        doublings: dict[str, float] = {}
+        for name, column in features(case).items():
+            value = float(column[0])
+            ratio = max(value / self.most[name], self.least[name] / value)
+            if ratio > 1:
+                doublings[name] = log2(ratio)
+        return doublings
 
 
 def range_of(cases: Cases, owners: Sequence[str], machines: Sequence[str], software: Sequence[str]) -> FittedRange:

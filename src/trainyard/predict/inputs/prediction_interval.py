@@ -7,6 +7,7 @@ data/prediction_interval.toml.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import NamedTuple
@@ -43,14 +44,19 @@ _FEWEST_ROWS = 10
 
 class Distance(NamedTuple):
     """How a training differs from the fitted ones of its kind of model: the `owners` of their sources, whether rows of
-    its machine were fitted, of the same release of its software, and the `doublings` outside of their range, summed
-    over the features (`fitted_range.FEATURES`)."""
+    its machine were fitted, of the same release of its software, and the doublings `outside` of their range by feature
+    (`fitted_range.FEATURES`)."""
 
     kind: str
     owners: int
     machine_fitted: bool
     same_software: bool
-    doublings: float
+    outside: Mapping[str, float]
+
+    @property
+    def doublings(self) -> float:
+        """Doublings outside of the range, summed over the features."""
+        return sum(self.outside.values())
 
 
 class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +65,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `other_software`: in addition, if no rows of that machine or of that release of the software were fitted;
     `doubling`: per doubling outside of the range. `quantile`: half the interval's width, in units of the scale.
     `groups`: owners of sources, by constants and kind, that these were estimated from; `most_doublings`: the largest
-    distance of several of them."""
+    distance of several of them; `most_outside`: the largest distance of a row by feature of `SEQUENCE`."""
 
     kinds: dict[str, float]
     other_machine: float
@@ -67,6 +73,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     doubling: float
     quantile: float
     most_doublings: float
+    most_outside: dict[str, float]
     groups: int
     source: str
     date: str
@@ -83,7 +90,8 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def interval(self, distance: Distance) -> Interval:
         """The 80 % prediction interval at a distance; not calibrated for kinds and distances without measurements."""
-        if distance.kind not in self.kinds or distance.doublings > self.most_doublings:
+        is_farther = any(distance.outside.get(name, 0.0) > most for name, most in self.most_outside.items())
+        if distance.kind not in self.kinds or is_farther or distance.doublings > self.most_doublings:
             return NOT_CALIBRATED
         half = self.quantile * self.scale(distance)
         return Interval(float(np.exp(-half)), float(np.exp(half)), calibrated=True)
@@ -107,7 +115,7 @@ def interval_of(model: MachineModel, case: Cases) -> Interval:
         owners=len(fitted.owners),
         machine_fitted=model.machine.name in fitted.machines,
         same_software=model.software in fitted.software,
-        doublings=float(fitted.doublings(case)[0]),
+        outside=fitted.outside(case),
     )
     return error_scale().interval(distance)
 

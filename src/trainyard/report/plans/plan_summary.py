@@ -22,7 +22,6 @@ stages, four with its parts; adapters take two more lines above."""
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
 
-_ABBREVIATIONS = "mbs: micro-batch size; recompute: activation checkpointing."
 _PER_RANK = "Memory: per rank, of which a device has {}."
 
 
@@ -211,7 +210,7 @@ def _layouts(plans: Plans) -> Table:
         title="Layout",
         notes=(
             *((first_note,) if first_note else ()), *tied_layouts.baseline_notes(plans),
-            _ABBREVIATIONS + per_rank, *ends_note, _constants(plans),
+            tables.ABBREVIATIONS + per_rank, *ends_note, _constants(plans),
         ),
         columns=(
             Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),

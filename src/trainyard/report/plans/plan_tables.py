@@ -29,6 +29,7 @@ _LEAST_SHARE = 0.0005
 _FASTEST_OF_EACH = "The layout is the fastest for each number of devices, not the simplest that is tied with it."
 _REASONS = 3
 """Reasons for infeasible layouts in the notes."""
+ABBREVIATIONS = "mbs: micro-batch size; recompute: activation checkpointing."
 INTERVAL = "80 % prediction interval"
 OTHER_PARTS = {"logits": "Logits and the head's gradient", "gathered": "Gathered weights and gradients"}
 """Parts of memory that words.MEMORY lacks -> label."""
@@ -43,7 +44,7 @@ def layouts(plans: Plans) -> Table:
     """The table of layouts, the recommended one first, with the assumptions of the predictions as notes."""
     unit, unit_ns = time_unit(plans)
     columns = (
-        Column(title="micro-batch", digits=0), Column(title="activation checkpointing"),
+        Column(title="mbs", digits=0), Column(title="recompute"),
         Column(title=f"step, {unit}", digits=2, id=True), Column(title=f"{INTERVAL}, {unit}", id=True, optional=True),
         *tied_layouts.versus_columns(plans),
         Column(title=f"{unit_of(plans.best.plan.job)}/s", digits=0, optional=True),
@@ -58,6 +59,7 @@ def layouts(plans: Plans) -> Table:
             f"{plans.searched:,} layouts divide the work evenly, {plans.fit_in_memory:,} fit. " * bool(plans.searched)
             + constants_note(plans),
             *tied_layouts.notes(plans),
+            ABBREVIATIONS,
             interval_note(plans)
             + " Tensor parallelism includes sequence and loss parallelism unless the layout says otherwise."
             * (plans.best.plan.job.model is not None),
@@ -222,7 +224,7 @@ def variants(plans: Plans) -> tuple[Table, ...]:
         for point in record.variants
     ]  # fmt: skip
     columns = (
-        Column(title="", prose=True), Column(title="micro-batch", digits=0), Column(title="activation checkpointing"),
+        Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),
         Column(title=f"step, {unit}", digits=2), Column(title="MFU, %", digits=1), Column(title="memory, GB", digits=1),
     )  # fmt: skip
     folded = sum(record.folded for record in plans.choices)
