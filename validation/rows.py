@@ -112,6 +112,10 @@ _PORTS = re.compile(r"(\d+)x [^;0-9]*?(\d+)G/node")
 _NODE = re.compile(r"inter-node (\d+) Gb/s")
 _RELEASE = re.compile(r"(?:^|; )(2\d)\.(\d\d)(?:\.\d+)? NeMo Container")
 _RATE = re.compile(r"([\d.]+) seq/s")
+_SAME_STEP = 1.05
+"""Largest ratio of the steps that two figures of a row give."""
+_SAME_RATE = 2.5
+"""Largest ratio of a FLOP/s figure to that of the step: sources count attention and embeddings differently."""
 _ROUNDS = re.compile(r"GA=(\d+)")
 _LORA = "LoRA"
 _NO_TRANSPOSE = ("B200", "B300", "GB200", "GB300")
@@ -175,7 +179,13 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
             raise _Refused(f"no machine file for accelerator {values['accelerator'] or '(not given)'}")
         if not values["activation_ckpt"] and machine not in _GRACE:
             columns |= _recomputed(columns, machine)
-        _refuse_impossible(columns, seconds, machine, precision_of(values["precision"].lower(), machines.load(machine)))
+        _refuse_impossible(
+            columns,
+            seconds,
+            machine,
+            precision_of(values["precision"].lower(), machines.load(machine)),
+            _measured(lines),
+        )
         possibilities = _possibilities(values, columns, origin.states, notes, interleaves)
     except _Refused as error:
         columns, reason = {}, str(error)
@@ -198,17 +208,23 @@ def _refuse_unclear(url: str, notes: str) -> None:
         raise _Refused("fine-tuning on sequences that are not packed: the tokens per second count padding")
 
 
-def _refuse_impossible(columns: dict[str, float], seconds: float, machine: str, formats: tuple[str, str]) -> None:
-    """Raises `_Refused` if the step implies more than the devices' peak, with recomputation of whole layers."""
+def _refuse_impossible(
+    columns: dict[str, float], seconds: float, machine: str, formats: tuple[str, str], measured: dict[str, float]
+) -> None:
+    """Raises `_Refused` if the step implies more than the devices' peak, with recomputation of whole layers, or another
+    rate than the `measured` one."""
     if not seconds:
         return
     case, rank = cases.build(**columns), hardware.of_machine(machines.load(machine), *formats)
     full = columns["activation_checkpoint"] == ACTIVATION_CHECKPOINTS.index("full")
     passes = 1 + 1 / (3 * columns["activation_checkpoint_every"]) if full and not columns["adapters"] else 1.0
     peak = float((rank.low_peak if columns["low_precision"] else rank.peak)[0])
-    share = float(step_cost.model_flops(case)[0]) * passes / (seconds * float(case.ranks[0]) * peak)
-    if share > 1:
-        raise _Refused(f"its step implies {share:.0%} of the devices' peak")
+    share = float(step_cost.model_flops(case)[0]) / (seconds * float(case.ranks[0]) * peak)
+    if share * passes > 1:
+        raise _Refused(f"its step implies {share * passes:.0%} of the devices' peak")
+    for stated in (measured.get("mfu"), measured.get("tflops_per_gpu", 0.0) * 1e12 / peak):
+        if stated and not 1 / _SAME_RATE < stated / share < _SAME_RATE:
+            raise _Refused(f"its step implies {share:.0%} of the devices' peak, its rate {stated:.0%}")
 
 
 def _possibilities(
@@ -435,17 +451,27 @@ def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dic
 
 
 def _seconds(lines: list[dict[str, str]], columns: dict[str, float], values: dict[str, str], notes: str) -> float:
-    measured = {line["metric"]: float(line["value"]) for line in lines if line["value"]}
-    if "step_s" in measured:
-        return measured["step_s"]
+    """The measured step; 0 if only other figures are given. Raises `_Refused` for figures that contradict each other,
+    as in mixed units."""
+    measured = _measured(lines)
+    steps: list[float] = [measured["step_s"]] if "step_s" in measured else []
     if "tokens_per_s_per_gpu" in measured:
         rate = measured["tokens_per_s_per_gpu"] * _number(values, "n_accel")
-        return columns["samples"] * columns["seq_len"] / rate
+        steps.append(columns["samples"] * columns["seq_len"] / rate)
+    if steps:
+        if max(steps) > _SAME_STEP * min(steps):
+            raise _Refused(f"its step is {steps[0]:.4g} s, but {steps[1]:.4g} s by its tokens per second and device")
+        return steps[0]
     if rate := _RATE.search(notes):
         return columns["samples"] / float(rate[1])
     if measured:
         return 0.0
     raise _Refused("it ran out of memory: no step was measured" if "oom" in notes.lower() else "no value is given")
+
+
+def _measured(lines: list[dict[str, str]]) -> dict[str, float]:
+    """The figures of a row by metric."""
+    return {line["metric"]: float(line["value"]) for line in lines if line["value"]}
 
 
 def _kind(columns: dict[str, float]) -> str:

@@ -81,6 +81,26 @@ def test_unsupported_configuration_has_a_reason(tmp_path: Path, changed: dict[st
 
 
 @pytest.mark.parametrize(
+    ("metric", "value", "is_refused"),
+    [
+        ("tokens_per_s_per_gpu", "4096", False),
+        ("tokens_per_s_per_gpu", "4.096", True),  # in thousands
+        ("mfu", "0.3", False),
+        ("mfu", "30", True),  # in percent
+        ("tflops_per_gpu", "300", False),
+        ("tflops_per_gpu", "2400", True),  # of a node
+    ],
+)
+def test_figures_of_a_row_that_contradict_each_other_are_refused(
+    tmp_path: Path, metric: str, value: str, is_refused: bool
+) -> None:
+    step = {"n_accel": "1", "dp": "1", "tp": "1", "pp": "1", "micro_batch": "1", "global_batch": "4"}
+    lines = [line("a", "step_s", "8", **step), line("a", metric, value, **step)]
+    (row,) = rows.read(write(tmp_path / "x.csv", lines))
+    assert bool(row.reason) == is_refused, row.reason
+
+
+@pytest.mark.parametrize(
     ("content", "first"),
     [("", "id, source_url"), ("id,model\na.step_s,x\n", "source_url, params_b"), ("\0", "id, source_url")],
 )
