@@ -27,7 +27,7 @@ from trainyard.predict.inputs import adapter_support, constant_sets, training_se
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
-from trainyard.predict.inputs.layout_space import AXES, PlannerInput
+from trainyard.predict.inputs.layout_space import AXES, FLOAT32_MOMENTS, PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import schedules
@@ -79,10 +79,10 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     refuse_for_parts(options.fabric, options.machine)
     if options.training != TrainingOptions():
         raise BadInput(
-            f"Recomputed modules and dispatch to experts are predicted for machines of one kind, but --machine "
-            f"{options.machine} has several.",
-            "Pass one machine, or leave out --recompute-modules, --expert-imbalance, --dispatch-dtype and "
-            "--overlap-dispatch.",
+            f"Recomputed modules, dispatch to experts, moments and chunked losses are predicted for machines of one "
+            f"kind, but --machine {options.machine} has several.",
+            "Pass one machine, or leave out --recompute-modules, --expert-imbalance, --dispatch-dtype, "
+            "--overlap-dispatch, --moments-dtype and --chunked-loss.",
         )
     request = read_request(model, None, options.devices, options.seq_len)
     fine_tuning = read_fine_tuning(options.fine_tune, request.model)
@@ -217,6 +217,7 @@ def _search(
         as_configured=configured_cost is not None, exact_bytes=allocated_bytes, ignored_settings=request.passed,
         differing_settings=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
         notes=tuple(notes), collectives=collectives, fine_tuning=fine_tuning,
+        outside_settings=tuple(training_settings.settings_outside(training, framework)),
         bubble=explain_bubble(best.plan, machine, runner) if options.bubble else None,
     )  # fmt: skip
 
@@ -252,8 +253,11 @@ def _cost_configuration(
     """The cost of the configuration's own job, with the number formats that it keeps its state in."""
     if request.job is None:
         return None
-    formats = dict(zip(("weight", "gradient", "state"), request.keeps or (), strict=False))
-    return cost_job(request.job, machine, runner._replace(keeps=runner.keeps._replace(**formats)), budget)
+    keeps = runner.keeps
+    if request.keeps:  # the bytes of the state include its moments
+        weight, gradient, state = request.keeps
+        keeps = keeps._replace(weight=weight, gradient=gradient, state=state, moments=FLOAT32_MOMENTS)
+    return cost_job(request.job, machine, runner._replace(keeps=keeps), budget)
 
 
 def _vocabulary_notes(model: Model | VisionModel, job: Job, runner: Framework) -> list[str]:

@@ -1,4 +1,5 @@
-"""Arguments of `plan` that describe a training beyond its layout: recomputed modules and dispatch to experts."""
+"""Arguments of `plan` that describe a training beyond its layout: recomputed modules, dispatch to experts, the
+optimizer's moments, and the loss."""
 
 from __future__ import annotations
 
@@ -16,12 +17,16 @@ class TrainingOptions:
     Megatron Core's `--recompute-modules`; default: norms, the activation function of experts, and the expansion of
     latent attention. `expert_imbalance`: tokens of the rank whose experts get most of them, over the mean (default: 1).
     `dispatch_dtype`: format of tokens on their way to experts; default: the compute dtype. `overlap_dispatch`: tokens
-    are sent to experts and back during the compute of another micro-batch, in layouts that can."""
+    are sent to experts and back during the compute of another micro-batch, in layouts that can. `moments_dtype`: format
+    of AdamW's moments; default: float32. `chunked_loss`: the head and the loss are computed in chunks of the tokens, so
+    that all logits never exist."""
 
     recompute_modules: str | None = None
     expert_imbalance: float | None = None
     dispatch_dtype: Literal["float8"] | None = None
     overlap_dispatch: bool = False
+    moments_dtype: Literal["bfloat16", "float8"] | None = None
+    chunked_loss: bool = False
 
 
 def read_training(options: TrainingOptions) -> TrainingSettings:
@@ -32,4 +37,6 @@ def read_training(options: TrainingOptions) -> TrainingSettings:
         expert_imbalance=1.0 if options.expert_imbalance is None else options.expert_imbalance,
         dispatch_dtype=options.dispatch_dtype or "",
         overlap_dispatch=options.overlap_dispatch,
+        moments_dtype=options.moments_dtype or "",
+        chunked_loss=options.chunked_loss,
     )

@@ -9,7 +9,14 @@ import pytest
 
 from tests.cli.plan.test_plan_fabric import fastest_ns, plans
 from tests.refused import code_of, missing_values
+from trainyard import machine
+from trainyard.api.plan_request import read_request
 from trainyard.cli.main import answer
+from trainyard.job import Job
+from trainyard.layout import Layout
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.search.layout_cost import cost_job
+from trainyard.recipe import Recipe
 
 EXPERTS = ("deepseek-v3", "--machine", "h800", "--devices", "512", "--batch", "4096", "--seq-len", "4096", "--for",
            "megatron", "--fix", "dtype=float8", "--fix", "pp=8", "--fix", "ep=64", "--fix", "tp=1", "--fix",
@@ -62,6 +69,64 @@ def test_recomputed_modules_trade_time_for_memory(capsys: pytest.CaptureFixture[
     assert len(set(activations)) == len(figures)
 
 
+PLAIN = (*DENSE, "--fix", "tp=1", "--fix", "pp=1", "--fix", "cp=1", "--fix", "micro_batch_size=1",
+         "--fix", "dp_replicate=1", "--fix", "activation_checkpoint=2")  # fmt: skip
+
+
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan", "deepspeed"])
+def test_moments_and_chunks_of_the_loss_need_less_memory_and_no_time(
+    framework: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = (*PLAIN, "--for", framework, "--fix", f"zero={3 if framework == 'torchtitan' else 1}")
+    usual, *others = (
+        plans(capsys, *words, *more)["choices"][0]["plan"]
+        for more in ((), ("--moments-dtype", "bfloat16"), ("--moments-dtype", "float8"), ("--chunked-loss",))
+    )
+    parts = [{name: other["memory"][name] - bytes_of for name, bytes_of in usual["memory"].items()} for other in others]
+    state = usual["memory"]["optimizer_state"]
+    per_weight = 8 if framework == "torchtitan" else 12
+    for changed, saved_bytes in zip(parts[:2], (4, 6), strict=True):
+        assert changed.pop("optimizer_state") == pytest.approx(-state * saved_bytes / per_weight)
+        assert not any(changed.values())
+    assert parts[2].pop("logits") < 0
+    assert not any(parts[2].values())
+    assert {other["ledger"]["wall_ns"] for other in others} == {usual["ledger"]["wall_ns"]}
+    path = tmp_path / "launch"
+    document = plans(capsys, *words, "--moments-dtype", "float8", "--chunked-loss", "--out", str(path))
+    notes = path.with_name("launch.notes.txt").read_text("utf-8")
+    assert len(document["outside_settings"]) == 2
+    assert missing_values(notes, *document["outside_settings"]) == []
+
+
+def test_logits_of_a_chunked_loss() -> None:
+    """16,384 tokens of Llama 3 8B on a device, by hand: 12.6 GB without chunks."""
+    job = Job(
+        name="m", model=read_request("llama3-8b", None, None, None).model, layout=Layout(),
+        recipe=Recipe(seq_len=16384, tokens_per_step=16384, dtype="bfloat16", activation_checkpoint="full"),
+    )  # fmt: skip
+    framework = FRAMEWORKS["megatron"]
+    logits = [
+        cost_job(job, machine.load("h200"), framework._replace(keeps=framework.keeps._replace(columns=columns)))
+        for columns in ({}, {"chunked_loss": 1.0})
+    ]
+    whole, chunked = (choice.plan.memory["logits"] for choice in logits)
+    table = 128256 * 4096
+    assert whole == 16384 * 128256 * (2 + 4)
+    assert chunked == 16384 * 4096 * (2 + 4) + 16384 * 4096 * 2 + table * (2 + 4)
+
+
+def test_a_file_with_formats_of_its_own_keeps_them(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "run.args"
+    plans(capsys, *PLAIN, "--for", "megatron", "--out", str(path))
+    own = ("--use-precision-aware-optimizer", "--exp-avg-dtype bf16", "--exp-avg-sq-dtype bf16")
+    path.write_text(path.read_text("utf-8") + "\n".join(own) + "\n", "utf-8")
+    words = ("check", str(path), "--machine", "h200", "--devices", "32")
+    memories = [
+        plans(capsys, *words, *more)["choices"][0]["plan"]["memory"] for more in ((), ("--moments-dtype", "float8"))
+    ]
+    assert memories[0] == memories[1]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "values"),
     [
@@ -86,6 +151,8 @@ def test_recomputed_modules_trade_time_for_memory(capsys: pytest.CaptureFixture[
             "bad-input",
             ("h800:64,h100:64",),
         ),
+        ((*DENSE, "--chunked-loss"), "bad-input", ("--chunked-loss", "megatron")),
+        ((*DENSE, "--moments-dtype", "bfloat16"), "bad-input", ("--moments-dtype", "megatron")),
         ((*EXPERTS, "--expert-imbalance", "0.5"), "bad-input", ("0.5",)),
         ((*EXPERTS, "--expert-imbalance", "nan"), "bad-input", ("nan",)),
         ((*EXPERTS, "--expert-imbalance", "1e9"), "bad-input", ("--expert-imbalance",)),

@@ -54,6 +54,10 @@ _TRAINING = (
                  help="Format of tokens on their way to experts; default: the compute dtype."),
     click.option("--overlap-dispatch", is_flag=True,
                  help="Dispatch tokens during the compute of another micro-batch (Megatron)."),
+    click.option("--moments-dtype", type=click.Choice(["bfloat16", "float8"]),
+                 help="Format of AdamW's moments; default: float32."),
+    click.option("--chunked-loss", is_flag=True,
+                 help="Compute the head and the loss in chunks, so that all logits never exist."),
 )  # fmt: skip
 _FABRIC = (
     click.option("--oversubscription", type=float, metavar="RATIO",

@@ -150,7 +150,7 @@ def _draw_truncated_sums(
     if counts.max() <= _NORMAL_LIMIT_FAILURES:
         # By inversion: the distribution function is (1 - exp(-t / mean)) / (1 - exp(-limit / mean)).
         times_s = -mean_s * np.log1p(random.random(int(counts.sum())) * expm1(-limit_s / mean_s))
-        return np.bincount(np.repeat(np.arange(len(counts)), counts), times_s, len(counts))
+        return np.bincount(np.repeat(np.arange(len(counts)), counts), times_s, len(counts)).astype(np.float64)
     # Mean and variance of the truncated distribution: mean - limit / growth, mean^2 - limit^2 (growth + 1) / growth^2.
     growth = expm1(limit_s / mean_s)
     variance = max(0.0, mean_s**2 - limit_s**2 * (growth + 1) / growth**2)

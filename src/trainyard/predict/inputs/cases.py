@@ -199,6 +199,8 @@ class Cases:
     layer but attention and the share 1 - `recomputed_share` of its matrix products."""
     activation_checkpoint_every: Column
     """1 of so many layers recomputes activations."""
+    chunked_loss: Column
+    """1 if the head and the loss are computed in chunks of the tokens, so that all logits never exist, else 0."""
     recomputed_share: Column
     """Share of matrix products that selective activation checkpointing recomputes: torchtitan recomputes every second
     one."""
@@ -324,6 +326,7 @@ PLAIN = dict.fromkeys(
         "dispatch_bytes",
         "overlaps_dispatch",
         "recompute_modules",
+        "chunked_loss",
         *_ADAPTERS,
         *_STATE_SPACE,
         *_VISION,

@@ -47,19 +47,25 @@ class PlannerInput(NamedTuple):
     fixed: dict[str, int] = {}
 
 
+FLOAT32_MOMENTS = 8.0
+"""Bytes of AdamW's two moments of a weight in float32."""
+
+
 class Keeps(NamedTuple):
-    """How a framework keeps tensors: bytes of a weight, of its gradient and of its optimizer's state. `native`: it is
-    trainyard's own trainer. `recomputed_share`: as in `Cases`. `splits_activations`: tp divides activations outside
-    matrix products by sequence, and the loss by vocabulary. `ends`: when the embedding and the head count as layers in
-    the partition over stages. `vocabulary`: how the framework divides the vocabulary over tp.
-    `offload`: the tensors in the host's memory if a layout offloads. `recompute_modules`: the modules of a model that
-    selective activation checkpointing recomputes; None: all but attention and `1 - recomputed_share` of the products.
-    `overlaps_dispatch`: layouts with ep dispatch tokens during the compute of another micro-batch, where they can.
-    `columns`: columns of `Cases` (name -> value) that the user's settings add."""
+    """How a framework keeps tensors: bytes of a weight, of its gradient and of its optimizer's state with moments in
+    float32. `moments`: bytes of the two moments. `native`: it is trainyard's own trainer. `recomputed_share`: as in
+    `Cases`. `splits_activations`: tp divides activations outside matrix products by sequence, and the loss by
+    vocabulary. `ends`: when the embedding and the head count as layers in the partition over stages. `vocabulary`: how
+    the framework divides the vocabulary over tp. `offload`: the tensors in the host's memory if a layout offloads.
+    `recompute_modules`: the modules of a model that selective activation checkpointing recomputes; None: all but
+    attention and `1 - recomputed_share` of the products. `overlaps_dispatch`: layouts with ep dispatch tokens during
+    the compute of another micro-batch, where they can. `columns`: columns of `Cases` (name -> value) that the user's
+    settings add."""
 
     weight: int
     gradient: int
     state: int
+    moments: float = FLOAT32_MOMENTS
     native: bool = False
     recomputed_share: float = 0.0
     splits_activations: bool = True
@@ -69,6 +75,11 @@ class Keeps(NamedTuple):
     recompute_modules: Callable[[Model], tuple[str, ...]] | None = None
     overlaps_dispatch: bool = False
     columns: Mapping[str, float] = {}
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of the optimizer's state for each weight."""
+        return self.state - FLOAT32_MOMENTS + self.moments
 
     def modules_of(self, model: Model | VisionModel) -> tuple[str, ...]:
         """The modules of `model` that selective activation checkpointing recomputes; empty: those of a policy."""
@@ -352,7 +363,7 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
         "width_bytes": max(2, words.DTYPES[wanted.dtype]),
         "weight_bytes": keeps.weight,
         "gradient_bytes": keeps.gradient,
-        "state_bytes": keeps.state,
+        "state_bytes": keeps.state_bytes,
         "reduce_bytes": keeps.gradient,
         "recomputed_share": keeps.recomputed_share,
         "recompute_modules": cases.module_bits(keeps.modules_of(wanted.model)),

@@ -167,8 +167,16 @@ def _activations(cases: Cases, layer: LayerMemory, kinds: tuple[Column, Column, 
 
 def _logit_bytes(cases: Cases, trained: Weights) -> Column:
     """Bytes at the larger of two peaks: the logits with a float32 copy, or their gradient with that of the head, if it
-    is trained, which is accumulated in float32."""
-    logit_count = shapes.head_rows(cases) * cases.vocab / cases.tp
+    is trained, which is accumulated in float32. With a chunked loss, the logits of a chunk, which has as many values
+    as its share of all tokens' activations (Hsu et al. 2024, arXiv:2410.10989, section 3.3), the gradients of these
+    activations, and that of the head, to which each chunk adds."""
+    rows, vocab = shapes.head_rows(cases), cases.vocab / cases.tp
+    logit_count = rows * vocab
     loss_bytes = logit_count * (cases.width_bytes + FLOAT32)
-    head_bytes = logit_count * cases.width_bytes + trained.table * (cases.width_bytes + FLOAT32)
-    return np.maximum(loss_bytes, head_bytes)
+    table_bytes = trained.table * (cases.width_bytes + FLOAT32)
+    whole_bytes = np.maximum(loss_bytes, logit_count * cases.width_bytes + table_bytes)
+    if not (cases.chunked_loss > 0).any():
+        return whole_bytes
+    chunk_bytes = rows * np.minimum(cases.width, vocab) * (cases.width_bytes + FLOAT32)
+    chunked_bytes = chunk_bytes + rows * cases.width * cases.width_bytes + table_bytes
+    return np.where(cases.chunked_loss > 0, np.minimum(chunked_bytes, whole_bytes), whole_bytes)

@@ -101,7 +101,7 @@ def make_cases(jobs: Sequence[Job], framework: Framework) -> Cases:
     columns = {
         "weight_bytes": keeps.weight,
         "gradient_bytes": keeps.gradient,
-        "state_bytes": keeps.state,
+        "state_bytes": keeps.state_bytes,
         "reduce_bytes": keeps.gradient,
         "recomputed_share": keeps.recomputed_share,
         "native": keeps.native,

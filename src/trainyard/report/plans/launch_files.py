@@ -34,8 +34,10 @@ def launch_file(plans: Plans) -> LaunchFile:
     text = runner.write_config(job)
     if plans.heterogeneous is None:
         layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)
-        outside = runner.outside_config(job)
-        notes = "" if runner.has_comments else _notes(runner.display_name, layout, outside)
+        outside = (*runner.outside_config(job), *plans.outside_settings)
+        notes = (
+            "" if runner.has_comments and not plans.outside_settings else _notes(runner.display_name, layout, outside)
+        )
         return LaunchFile(text, f"{runner.display_name}, {layout}.", outside, notes)
     counts = [stage.layers for stage in plans.heterogeneous.stages[0]]
     return LaunchFile(

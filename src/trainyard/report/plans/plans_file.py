@@ -126,6 +126,8 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What limits these plans, as a configuration that does not fit."""
     fine_tuning: FineTuning | None = None
     """The fine-tuning that is planned for; None for pre-training."""
+    outside_settings: tuple[str, ...] = ()
+    """A sentence for each planned setting that no launch configuration of the framework carries."""
     bubble: PipelineBubble | None = None
     """The causes of the bubble of the first choice; None without a pipeline, and for a mixed cluster."""
 
@@ -187,7 +189,7 @@ def from_search(
     as_configured: bool = False, exact_bytes: dict[int, int] | None = None, ignored_settings: tuple[str, ...] = (),
     differing_settings: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
     collectives: tuple[Collective, ...] = (), fine_tuning: FineTuning | None = None,
-    bubble: PipelineBubble | None = None,
+    outside_settings: tuple[str, ...] = (), bubble: PipelineBubble | None = None,
 ) -> Plans:  # fmt: skip
     """The document of a search's result. `devices`: as counted in the machine file;
     `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and batch.
@@ -234,6 +236,7 @@ def from_search(
         step=step,
         notes=notes,
         fine_tuning=fine_tuning,
+        outside_settings=outside_settings,
         bubble=bubble,
     )
 
