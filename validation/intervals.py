@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.formats import toml
-from trainyard.predict.inputs.fitted_range import SEQUENCE
 from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED, ErrorScale, Interval
 from validation import left_out
 from validation.left_out import LeftOut
@@ -82,7 +81,7 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
         },
         quantile=_rounded(_quantile((np.abs(errors) / scales)[new_owner], weight[new_owner])),
         most_doublings=_rounded(_most_doublings(residuals)),
-        most_outside=_most_outside(residuals),
+        most_sequence=max(ceil(100 * residual.distance.of_sequence) / 100 for residual in residuals),
         groups=len({residual.group for residual in residuals if residual.split == "owner"}),
         source=", ".join(sorted({residual.owner for residual in residuals})),
         date=datetime.now(UTC).date().isoformat(),
@@ -158,12 +157,6 @@ def _most_doublings(residuals: Sequence[LeftOut]) -> float:
         if residual.split == "owner":
             farthest[residual.group] = max(residual.distance.doublings, farthest.get(residual.group, 0.0))
     return sorted(farthest.values())[-_ENOUGH_GROUPS]
-
-
-def _most_outside(residuals: Sequence[LeftOut]) -> dict[str, float]:
-    """The largest distance that rows have by feature of `SEQUENCE`, rounded up."""
-    farthest = {name: max(residual.outside.get(name, 0.0) for residual in residuals) for name in SEQUENCE}
-    return {name: ceil(100 * doublings) / 100 for name, doublings in farthest.items()}
 
 
 def _rounded(value: float) -> float:

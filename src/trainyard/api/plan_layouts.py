@@ -143,7 +143,10 @@ def planner_input_of(request: PlanRequest, machine: Machine | None, options: Pla
     """The model, devices and batch to search layouts for. `machine`: None for a mixed cluster, for which 0 devices are
     all of them."""
     job, devices = request.job, options.devices
-    fixed_values = dict(_parse_fix(text) for text in options.fix)
+    fixed_values: dict[str, int | str] = {}
+    for axis, value in map(_parse_fix, options.fix):
+        if fixed_values.setdefault(axis, value) != value:
+            raise BadInput(f"--fix {axis}: it is {fixed_values[axis]} and {value}.", "Pass each axis once.")
     dtype = str(fixed_values.pop("dtype", job.recipe.dtype if job else "bfloat16"))
     words.check(dtype, words.DTYPES, "dtype")
     samples, seq_len = _step_size(request, options.batch, options.seq_len)

@@ -45,10 +45,11 @@ def test_distances_and_kinds_without_measurements_are_not_calibrated() -> None:
     near = Distance(kind="dense", owners=2, machine_fitted=True, same_software=True, outside={})
     assert SCALE.interval(near).calibrated
     assert SCALE.interval(near._replace(outside={"ranks": SCALE.most_doublings * 1.01})) == NOT_CALIBRATED
-    assert set(SCALE.most_outside) == set(SEQUENCE)
-    for name, most in SCALE.most_outside.items():
-        assert SCALE.interval(near._replace(outside={name: most})).calibrated
-        assert SCALE.interval(near._replace(outside={name: most + 0.01})) == NOT_CALIBRATED
+    for name in SEQUENCE:
+        assert SCALE.interval(near._replace(outside={name: SCALE.most_sequence})).calibrated
+        assert SCALE.interval(near._replace(outside={name: SCALE.most_sequence + 0.01})) == NOT_CALIBRATED
+    halves = dict.fromkeys(SEQUENCE, SCALE.most_sequence / 2 + 0.01)
+    assert SCALE.interval(near._replace(outside=halves)) == NOT_CALIBRATED
     assert SCALE.interval(near._replace(kind="pictures")) == NOT_CALIBRATED
 
 

@@ -1,5 +1,7 @@
 """Messages on layouts that do not fit or divide: ranks and devices of machines that have several ranks per device."""
 
+import json
+
 import pytest
 
 from tests.refused import missing_values
@@ -43,3 +45,54 @@ def test_uneven_parts_need_a_multiple_of_their_devices(capsys: pytest.CaptureFix
 )
 def test_the_unit_is_ranks_if_any_device_has_several(names: tuple[str, ...], unit: str) -> None:
     assert unit_of_ranks(map(load, names)) == unit
+
+
+EIGHT = ("--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "8192")
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (("llama3-8b", *EIGHT, "--fix", "micro_batch_size=5"), ("64 samples % micro_batch_size 5 = 4",)),
+        (("llama3-8b", *EIGHT, "--fix", "interleave=4", "--fix", "pp=1"), ("pp above 1",)),
+        (("llama3-8b", *EIGHT, "--for", "megatron", "--fix", "zero=3"), ("ZeRO-3",)),
+        (("llama3-8b", *EIGHT, "--fix", "tp=2", "--fix", "tp=4"), ("--fix tp", "2 and 4")),
+        (
+            ("llama3-8b", "--machine", "h100", "--devices", "64", "--batch", "64", "--seq-len", str(1 << 20),
+             "--for", "deepspeed"),
+            ("--for trainyard",),
+        ),
+        (
+            ("llama3-8b", "--machine", "h100", "--devices", "64", "--batch", "64", "--seq-len", str(1 << 32)),
+            ("4,194,304 tokens",),
+        ),
+        (
+            ("llama3-405b", "--machine", "h100", "--devices", "8", "--batch", "8", "--seq-len", "8192"),
+            ("311.2 MiB too much", "4.3 TiB too much", "128 devices would be enough"),
+        ),
+    ],
+)  # fmt: skip
+def test_the_reason_and_the_remedy_are_true(
+    words: tuple[str, ...], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(["plan", *words]) == 2
+    assert missing_values(capsys.readouterr().err, *values) == []
+
+
+def test_a_fixed_zero_stage_shards_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["plan", "llama3-8b", *EIGHT, "--fix", "zero=3", "--json"]) == 0
+    choices = json.loads(capsys.readouterr().out)["choices"]
+    layouts = [choice["plan"]["job"]["layout"] for choice in choices]
+    assert all(
+        layout.get("dp_replicate", 1) == 1 or layout.get("dp_shard", 1) * layout.get("cp", 1) > 1 for layout in layouts
+    )
+    assert any(layout.get("dp_shard", 1) > 1 for layout in layouts)
+
+
+@pytest.mark.parametrize(("framework", "name"), [("megatron", "DDP or ZeRO-1"), ("torchtitan", "FSDP or DDP")])
+def test_a_plain_layout_that_does_not_fit_has_its_name(
+    framework: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("llama3-70b", "--machine", "h100", "--devices", "64", "--batch", "64", "--seq-len", "65536")
+    assert answer(["plan", *words, "--for", framework, "--json"]) == 0
+    assert f"Plain {name} does not fit" in json.loads(capsys.readouterr().out)["no_baseline"]

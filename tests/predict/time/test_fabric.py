@@ -246,6 +246,18 @@ def test_job_in_one_pod_does_not_use_the_uplinks() -> None:
         assert (times[1] > times[0]) == is_slower
 
 
+@given(st.integers(2, 40), st.sampled_from([1, 8]), st.floats(1, 8))
+def test_larger_pods_of_a_job_with_a_single_group_never_slow_its_ring_down(
+    nodes: int, per_node: int, oversubscription: float
+) -> None:
+    times: list[float] = []
+    for pod_nodes in range(2, nodes + 1):
+        tree = on_tree(Tree(per_node, nodes, ((pod_nodes, oversubscription),)))
+        members = collective_time.group(tree, column(nodes * per_node), column(1), column(nodes * per_node))
+        times.append(collective_time._wire(tree, ATTAINED, members, column(BYTES))[0])
+    assert times == sorted(times, reverse=True)
+
+
 @pytest.mark.parametrize("nodes_per_pod", range(2, 65))
 def test_no_pod_has_more_edges_of_the_trees(nodes_per_pod: int) -> None:
     for pods in range(2, 20, 2):

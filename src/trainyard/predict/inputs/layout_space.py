@@ -46,6 +46,11 @@ class PlannerInput(NamedTuple):
     dtype: str = "bfloat16"
     fixed: dict[str, int] = {}
 
+    @property
+    def shards_replicas(self) -> bool:
+        """Whether the user fixed a ZeRO stage, so that data parallelism must shard, but not over how many ranks."""
+        return "zero" in self.fixed and not {"dp_shard", "dp_replicate"} & self.fixed.keys()
+
 
 FLOAT32_MOMENTS = 8.0
 """Bytes of AdamW's two moments of a weight in float32."""
@@ -219,6 +224,8 @@ def _enumerate_axes(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, 
             if wanted.samples % dp:
                 continue
             for shard, ep in product(_shard_sizes(wanted, dp, tp * cp), ep_values_here):
+                if wanted.shards_replicas and shard * cp == 1 < dp:
+                    continue
                 yield dp // shard, shard, tp, cp, pp, ep
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from trainyard.formats import toml
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constant_sets import family_of
+from trainyard.predict.inputs.fitted_range import SEQUENCE
 from trainyard.predict.inputs.machine_model import MachineModel
 
 
@@ -58,6 +59,11 @@ class Distance(NamedTuple):
         """Doublings outside of the range, summed over the features."""
         return sum(self.outside.values())
 
+    @property
+    def of_sequence(self) -> float:
+        """Doublings outside of the range in the features of `SEQUENCE`."""
+        return sum(self.outside.get(name, 0.0) for name in SEQUENCE)
+
 
 class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Standard deviations of the error, which add in quadrature. `kinds`: of trainings of a source that was not fitted,
@@ -65,7 +71,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `other_software`: in addition, if no rows of that machine or of that release of the software were fitted;
     `doubling`: per doubling outside of the range. `quantile`: half the interval's width, in units of the scale.
     `groups`: owners of sources, by constants and kind, that these were estimated from; `most_doublings`: the largest
-    distance of several of them; `most_outside`: the largest distance of a row by feature of `SEQUENCE`."""
+    distance of several of them; `most_sequence`: the largest distance of a row in the features of `SEQUENCE`."""
 
     kinds: dict[str, float]
     other_machine: float
@@ -73,7 +79,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     doubling: float
     quantile: float
     most_doublings: float
-    most_outside: dict[str, float]
+    most_sequence: float
     groups: int
     source: str
     date: str
@@ -90,20 +96,21 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def interval(self, distance: Distance) -> Interval:
         """The 80 % prediction interval at a distance; not calibrated for kinds and distances without measurements."""
-        is_farther = any(distance.outside.get(name, 0.0) > most for name, most in self.most_outside.items())
-        if distance.kind not in self.kinds or is_farther or distance.doublings > self.most_doublings:
+        is_farther = distance.doublings > self.most_doublings or distance.of_sequence > self.most_sequence
+        if distance.kind not in self.kinds or is_farther:
             return NOT_CALIBRATED
         half = self.quantile * self.scale(distance)
         return Interval(float(np.exp(-half)), float(np.exp(half)), calibrated=True)
 
 
 def interval_of(model: MachineModel, case: Cases) -> Interval:
-    """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, if few rows or
-    none of its kind of model and software were fitted, or if they are too far from it. All fitted rows with adapters
+    """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, if the network
+    between nodes is oversubscribed, if few rows or none of its kind of model and software were fitted, or if they are
+    too far from it. All fitted rows with adapters
     have them on attention's matrices of dense decoders, in 8 or 16 bits."""
     tuned, kind = model.tuned, kind_of(case)
     unlike_fitted_adapters = case.mlp_adapters + case.quantised + case.adapters * case.experts
-    if float(case.offload[0]) or float(unlike_fitted_adapters[0]):
+    if model.machine.fabric or float(case.offload[0]) or float(unlike_fitted_adapters[0]):
         return NOT_CALIBRATED
     if own := tuned.prediction_intervals.get(kind):
         return Interval(*own, calibrated=True)

@@ -28,15 +28,19 @@ def find_baseline(space: SearchSpace, machine: Machine, refuses: Callable[[Job],
     mask = plain[space.fits]
     if not mask.any():
         least_bytes = float(np.min(space.sizes.device_bytes[plain]))
-        usable_bytes = offload_variants.usable_memory(machine).device
-        return None, (
-            f"Plain FSDP or DDP does not fit: it needs at least {units.show_size(least_bytes)} of each rank, and "
-            f"{units.show_size(usable_bytes)} can be used."
-        )
+        least, usable = map(units.show_size, (least_bytes, offload_variants.usable_memory(machine).device))
+        needs = f"it needs at least {least} of each rank, and {usable} can be used"
+        return None, f"Plain {_plain_name(space)} does not fit: {needs}."
     refused: list[str] = []
     for each in search_space.runnable_cases(space, space.by_time(mask), refuses, refused):
         return each, ""
-    return None, f"Plain FSDP or DDP cannot be run: {refused[0]}"
+    return None, f"Plain {_plain_name(space)} cannot be run: {refused[0]}"
+
+
+def _plain_name(space: SearchSpace) -> str:
+    """The plain data parallelism of the framework, which may not shard weights."""
+    stages = space.sizes.layouts.columns["zero"][_plain_layouts(space)]
+    return "FSDP or DDP" if 3 in stages and space.framework.software == "fsdp" else "DDP or ZeRO-1"
 
 
 def _plain_layouts(space: SearchSpace) -> npt.NDArray[np.bool_]:

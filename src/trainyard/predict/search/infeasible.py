@@ -14,15 +14,17 @@ from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
-from trainyard.predict.inputs.framework_support import Framework
+from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
 from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.units import show_size
 
-CLUSTER_FACTORS = (2, 4, 8, 16, 32, 64)
+CLUSTER_FACTORS = (2, 4, 8, 16, 32, 64, 128, 256)
 """Multiples of a cluster that are tried, if nothing fits on it, until one is large enough."""
+_LEAST_SEQ_LEN = 512
+"""The shortest sequences that are tried, if nothing fits."""
 
 
 def unit_of_ranks(machines: Iterable[Machine]) -> Literal["devices", "ranks"]:
@@ -79,6 +81,10 @@ def explain_indivisible(
             )
         if axis in ("cp", "dp_replicate", "dp_shard") and wanted.devices % value:
             return message, f"{wanted.devices:,} {unit} % {axis} {value} = {wanted.devices % value}."
+        if axis in ("dp_replicate", "dp_shard", "micro_batch_size") and wanted.samples % value:
+            return message, f"{wanted.samples:,} samples % {axis} {value} = {wanted.samples % value}."
+        if axis == "interleave" and value > 1 and wanted.fixed.get("pp") == 1:
+            return message, "Several stages per rank (interleave) need a pipeline: pp above 1."
         if axis == "pp" and wanted.devices % value:
             return message, f"{wanted.devices:,} {unit} % pp {value} = {wanted.devices % value}."
         if axis == "pp" and value > model.layers:
@@ -89,9 +95,7 @@ def explain_indivisible(
         return message, f"{wanted.devices:,} {unit} % ({product}) = {wanted.devices % ranks}."
     for axis in wanted.fixed:
         other_axes = {name: value for name, value in wanted.fixed.items() if name != axis}
-        if layout_count := sum(
-            len(batch) for batch in layout_space.enumerate_batches(wanted._replace(fixed=other_axes), framework.offers)
-        ):
+        if layout_count := len(framework.layouts(wanted._replace(fixed=other_axes))):
             return message, f"Without --fix {axis} there are {layout_count:,} layouts."
     if wanted.samples % wanted.devices:
         larger_batch = -(-wanted.samples // wanted.devices) * wanted.devices
@@ -135,27 +139,43 @@ def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, m
     summary += f"smallest ({job.layout}, {activation_memory}) needs "
     summary += f"{show_size(least_bytes)} of each, and {show_size(usable_bytes.device)} can be used"
     if least_bytes > usable_bytes.device:
-        return f"{summary}: {show_size(least_bytes - usable_bytes.device)} too much."
+        summary += f": {show_size(least_bytes - usable_bytes.device)} too much"
     ranks, host_bytes = min(wanted.devices, machine.ranks_per_node), float(sizes.host_bytes[closest_index])
     host_memory = usable_bytes.host * ranks
+    if host_bytes * ranks <= host_memory:
+        return f"{summary}."
+    offloaded = f"{show_size(host_bytes)} * {ranks} ranks = {show_size(host_bytes * ranks)}"
     return (
-        f"{summary}; but {show_size(host_bytes)} * {ranks} ranks = {show_size(host_bytes * ranks)} would be offloaded "
-        f"to the host, of which {show_size(host_memory)} can be used: "
+        f"{summary}; {offloaded} would be offloaded to the host, of which {show_size(host_memory)} can be used: "
         f"{show_size(host_bytes * ranks - host_memory)} too much."
     )
 
 
 def suggest_device_count(wanted: PlannerInput, framework: Framework, machine: Machine) -> str:
-    """The next step: the smallest multiple of the devices in `CLUSTER_FACTORS` on which a layout fits; other devices if
-    there is none."""
+    """The next step: another framework with which a layout fits, and the smallest multiple of the devices in
+    `CLUSTER_FACTORS` on which one fits; other devices if there is none."""
+    for name, other in FRAMEWORKS.items():
+        is_usable = wanted.dtype in other.dtypes and not other.refuses(wanted.model)
+        if is_usable and other.display_name != framework.display_name and _any_fits(wanted, other, machine):
+            return f"A layout of {other.display_name} fits: --for {name}."
     for factor in CLUSTER_FACTORS:
         larger = wanted._replace(devices=wanted.devices * factor)
         if larger.devices > limits.DEVICES.most:
             break
-        try:
-            layouts = framework.layouts(larger)
-        except BadJob:  # more layouts than can be searched
-            break
-        if len(layouts) and offload_variants.any_fits(larger, layouts, framework, machine):
+        if _any_fits(larger, framework, machine):
             return f"{larger.devices // machine.device.ranks:,} devices would be enough."
-    return "Use devices with more memory, or fewer samples per step."
+    shorter = wanted._replace(seq_len=wanted.seq_len // 2)
+    while shorter.seq_len >= _LEAST_SEQ_LEN and isinstance(wanted.model, Model):
+        if _any_fits(shorter, framework, machine):
+            return f"Sequences of {shorter.seq_len:,} tokens fit; longer ones need devices with more memory."
+        shorter = shorter._replace(seq_len=shorter.seq_len // 2)
+    return "Use devices with more memory."
+
+
+def _any_fits(wanted: PlannerInput, framework: Framework, machine: Machine) -> bool:
+    """Whether a layout fits; not if there are more than can be searched."""
+    try:
+        layouts = framework.layouts(wanted)
+    except BadJob:
+        return False
+    return bool(len(layouts)) and offload_variants.any_fits(wanted, layouts, framework, machine)

@@ -72,6 +72,12 @@ def build(wanted: PlannerInput, machine: Machine, framework: Framework, *, only_
         if not any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers)):
             raise BadJob(*infeasible.explain_indivisible(wanted, framework, infeasible.unit_of_ranks([machine])))
         raise BadJob(*infeasible.explain_unsupported(wanted, framework))
+    axes = layouts.columns
+    if wanted.shards_replicas and wanted.devices > 1 and not (axes["dp_shard"] * axes["cp"] > 1).any():
+        raise BadJob(
+            f"{framework.display_name}: no layout is sharded with ZeRO-{wanted.fixed['zero']}.",
+            "Leave out --fix zero, or name another framework: --for.",
+        )
     model = machine_model.build(machine, framework.software, wanted.dtype)
     sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)

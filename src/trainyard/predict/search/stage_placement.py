@@ -148,7 +148,8 @@ def less_layers(job: Job, framework: Framework) -> Iterator[tuple[int, int]]:
     subject, stages = cases.subject(job), job.layout.pp * job.layout.interleave
     end_layers = int(partition.counted(framework.keeps.ends, subject.layers, stages))
     known = {partition.stage_sizes(subject.layers, stages, end_layers, end_layers)}
-    most = min(_MOST_LESS, subject.layers // stages + 1)
+    # With as many, the first and the last stage are empty, and the others have all layers.
+    most = min(_MOST_LESS, max(subject.layers // stages + 1, -(-subject.layers // max(stages - 2, 1))))
     numbers = product(range(most + 1), range(most + 1))
     for less in sorted(numbers, key=lambda less: (sum(less), less)):
         sizes = partition.stage_sizes(subject.layers, stages, *less)

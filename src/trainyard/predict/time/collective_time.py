@@ -74,17 +74,19 @@ def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_
     block_ranks = ranks * stride
     is_inside = (job_ranks <= level.ranks) | (np.mod(level.ranks, block_ranks) == 0)
     is_whole = np.mod(block_ranks, level.ranks) == 0  # a block consists of whole pods
+    # Pods of a job of one block have no rank of another, although the last one may not be full.
+    is_alone = is_whole | (block_ranks >= job_ranks)
     pods = np.ceil(block_ranks / level.ranks)
     # Otherwise a block leaves a pod at each of its ends, and its groups may span one pod more.
-    leaving = np.where(is_whole, 1.0, 2.0) * np.minimum(stride / level.ranks, 1.0)
+    leaving = np.where(is_alone, 1.0, 2.0) * np.minimum(stride / level.ranks, 1.0)
     # At most, if each group of the pod has equally many ranks in it, and blocks are cut in the middle.
     outside = np.where(
-        is_whole,
+        is_alone,
         1 - level.ranks / block_ranks,
         np.where(block_ranks > level.ranks, 1 - level.ranks / block_ranks / 2, block_ranks / level.ranks / 2),
     )
     return PodSpan(
-        pods=np.where(is_inside, 1.0, np.minimum(np.where(is_whole, pods, pods + 1), np.ceil(ranks / near))),
+        pods=np.where(is_inside, 1.0, np.minimum(np.where(is_alone, pods, pods + 1), np.ceil(ranks / near))),
         per_pod=np.clip(np.floor(level.ranks / stride), near, ranks),
         is_even=np.where(is_whole & (np.mod(level.ranks, stride) == 0), 1.0, 0.0),
         leaving=np.where(is_inside, 0.0, leaving),

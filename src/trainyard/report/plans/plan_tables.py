@@ -100,11 +100,13 @@ def constants_note(plans: Plans) -> str:
 
 def interval_note(plans: Plans) -> str:
     """A sentence on the meaning of the prediction interval, and whether it is calibrated."""
-    if all(record.plan.calibrated for record in plans.choices):
+    others = sum(not record.plan.calibrated for record in plans.choices)
+    if not others:
         return f"{INTERVAL}: four of five measured steps are expected in it."
     low, high, _ = NOT_CALIBRATED  # bounds of the interval without calibration, as multiples of the prediction
+    rows = "such steps" if others == len(plans.choices) else f"{others} of the {len(plans.choices)} layouts"
     return (
-        f"The {INTERVAL} is not calibrated for such steps: {low:g} to {high:g} times the prediction are assumed. "
+        f"The {INTERVAL} is not calibrated for {rows}: {low:g} to {high:g} times the prediction are assumed. "
         "trainyard probe fit calibrates it with runs."
     )
 
