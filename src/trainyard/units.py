@@ -96,6 +96,11 @@ def show_size(size: float, digits: int = 1) -> str:
     return _format_scaled(float(size), [(2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")], digits)
 
 
+def show_gigabytes(size: float) -> str:
+    """Bytes of device memory, in decimal units as in tables of plans: `66_000_000_000` -> `"66.0 GB"`."""
+    return show_rate(size, "B")
+
+
 def show_count(count: float, digits: int = 1) -> str:
     """`19_600` -> `"19.6 k"`; below a thousand the integer itself."""
     if abs(count) < 1000:

@@ -352,7 +352,7 @@ def tight(memory_bytes: float) -> Machine:
 
 def test_too_large_model_is_reported_with_a_remedy() -> None:
     big = msgspec.structs.replace(DENSE, hidden_size=1024, ffn_hidden_size=4096, head_dim=128, layers=8)
-    with refused(BadJob, "2 devices", "153 layouts", "1.3 GiB", "537.9 MiB", "779.3 MiB") as raised:
+    with refused(BadJob, "2 devices", "153 layouts", "1.4 GB", "564.0 MB", "817.2 MB") as raised:
         search(PlannerInput(big, 2, 8, 64, 256), tight(6e8), FRAMEWORKS["megatron"])
     assert raised.value.next_step.endswith("devices would be enough.")
     enough = int(raised.value.next_step.split()[0].replace(",", ""))

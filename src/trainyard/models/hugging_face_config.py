@@ -110,7 +110,8 @@ class HuggingFaceKeys(TypedKeys):
             keys = ", ".join(f'"{key[:100]}"' for key in self.refused)
             raise BadFile(
                 f"{self.where}: not modelled: {reasons}.",
-                f"To train the model without them, add without = [{keys[:1000]}] next to `from`.",
+                "To train the model without them, write a TOML file with [model], from = this file and "
+                f"without = [{keys[:1000]}].",
             )
         return list(self.refused)
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from trainyard import named_sizes, renamed_keys
-from trainyard.errors import BadFile, BadJob, FileTooLarge, UnknownName, described
+from trainyard.errors import BadFile, BadJob, FileTooLarge, MissingFile, UnknownName, described
 from trainyard.formats import toml
 from trainyard.formats.regular_files import unreadable
 from trainyard.machine import Claim
@@ -130,7 +130,7 @@ def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[st
             raise BadJob(f"{where} at $.{section}.without: {without!r:.60} is not a list of keys.")
         try:
             preset = take(name, section, without, folder)
-        except UnknownName as error:
+        except (UnknownName, MissingFile) as error:
             raise BadJob(f"{where} at $.{section}.from: {error.message}", error.next_step) from error
         if preset.workload and document.setdefault("workload", preset.workload) != preset.workload:
             workload = f"{document['workload']!r:.60}"
@@ -152,11 +152,14 @@ def _find(name_or_path: str, folder: Path) -> Path:
         for file in (path, path / "config.json"):
             if file.is_file():
                 return file
+        is_folder = bool(name_or_path) and path.is_dir()
     except (OSError, ValueError):  # a name that is too long, or contains a null byte
-        pass
+        is_folder = False
     short_name = name_or_path[:100]
     if name := named_sizes.resolve(short_name, known_paths, ALIASES, IGNORED_WORDS, OWNERS):
         return known_paths[name]
+    if is_folder:
+        raise MissingFile(f"{short_name!r} is a folder without a config.json.", "Pass a model's name or its file.")
     raise UnknownName(f"there is no model or file {short_name!r}.", named_sizes.suggest(short_name, known_paths))
 
 

@@ -553,7 +553,7 @@ torchrun --nproc-per-node 8 pretrain_gpt.py \\
          BadFile, ["--optimizer-offload-fraction 0.5"]),
         (("--bf16", "--bf16 --attention-backend unfused"), 64, BadFile, ["--attention-backend unfused"]),
         (("--bf16", "--bf16 --num-experts 8 --expert-model-parallel-size 8"), 64, BadFile,
-         ["--expert-tensor-parallel-size", "--expert-model-parallel-size 8", "4 of 4 ranks"]),
+         ["4 ranks of tensor", "8 of expert", "--expert-tensor-parallel-size 1"]),
         (("--bf16", "--bf16 --num-experts 8 --moe-layer-freq ([1]*3+[0]*1)*8"), 64, BadFile,
          ["--moe-layer-freq ([1]*3+[0]*1)*8", "32 layers"]),
         (("--bf16", "--bf16 --pipeline-model-parallel-layout Et*31|L"), 64, BadFile,
@@ -588,6 +588,15 @@ def test_invalid_megatron_arguments_are_refused(
 
 def with_arguments(more: str) -> FrameworkConfig:
     return read(ARGUMENTS.replace("--bf16", more), devices=64)
+
+
+@pytest.mark.parametrize("processes", ["--nproc-per-node 8", "--nproc_per_node=8"])
+def test_the_device_count_is_that_of_torchrun_unless_it_is_given(processes: str) -> None:
+    launched = f"torchrun --nnodes 8 {processes} pretrain_gpt.py {ARGUMENTS}"
+    alone, same, fewer = (read(launched, devices=devices) for devices in (None, 64, 32))
+    assert alone.job.layout == same.job.layout == read(ARGUMENTS, devices=64).job.layout
+    assert fewer.job.layout == read(ARGUMENTS, devices=32).job.layout
+    assert len(alone.approximated) == len(same.approximated) == len(fewer.approximated) - 1
 
 
 def test_megatron_arguments_that_replace_others_are_listed() -> None:

@@ -478,7 +478,7 @@ def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys:
         ({"--for": "deepspeed"}, "bad-input", ["--for deepspeed", "megatron, torchtitan"]),
         ({"--for": "trainyard"}, "bad-input", ["--for trainyard", "megatron, torchtitan"]),
         ({"--machine": "h100:1,a100:1", "--batch": "1"}, "bad-job",
-         ["h100:1", "a100:1", "3 layouts", "10.9 GiB", "h100:2,a100:2"]),
+         ["h100:1", "a100:1", "3 layouts", "11.7 GB", "h100:2,a100:2"]),
         ({"--out": "/nowhere/x.args"}, "not-writable", ["/nowhere/x.args"]),
     ],
     ids=str,

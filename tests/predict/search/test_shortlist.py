@@ -188,7 +188,7 @@ def tight(share: float) -> Machine:
     [
         ({"samples": 6}, H100, ("6", "4 data-parallel")),
         ({"fixed": {"tp": 2}}, H100, ("--fix", "tp")),
-        ({"model": preset("llama3-8b")}, tight(0.6), ("GiB of each rank", "44.6 GiB")),
+        ({"model": preset("llama3-8b")}, tight(0.6), ("GB of each rank", "47.9 GB")),
     ],
 )
 def test_missing_baseline_is_explained(changed: dict[str, object], where: Machine, values: tuple[str, ...]) -> None:

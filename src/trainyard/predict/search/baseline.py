@@ -28,7 +28,7 @@ def find_baseline(space: SearchSpace, machine: Machine, refuses: Callable[[Job],
     mask = plain[space.fits]
     if not mask.any():
         least_bytes = float(np.min(space.sizes.device_bytes[plain]))
-        least, usable = map(units.show_size, (least_bytes, offload_variants.usable_memory(machine).device))
+        least, usable = map(units.show_gigabytes, (least_bytes, offload_variants.usable_memory(machine).device))
         needs = f"it needs at least {least} of each rank, and {usable} can be used"
         return None, f"Plain {_plain_name(space)} does not fit: {needs}."
     refused: list[str] = []

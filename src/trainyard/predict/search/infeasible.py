@@ -19,7 +19,7 @@ from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
 from trainyard.predict.search.offload_variants import LayoutSizes
-from trainyard.units import show_size
+from trainyard.units import show_gigabytes
 
 CLUSTER_FACTORS = (2, 4, 8, 16, 32, 64, 128, 256)
 """Multiples of a cluster that are tried, if nothing fits on it, until one is large enough."""
@@ -137,17 +137,17 @@ def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, m
         f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
     )
     summary += f"smallest ({job.layout}, {activation_memory}) needs "
-    summary += f"{show_size(least_bytes)} of each, and {show_size(usable_bytes.device)} can be used"
+    summary += f"{show_gigabytes(least_bytes)} of each, and {show_gigabytes(usable_bytes.device)} can be used"
     if least_bytes > usable_bytes.device:
-        summary += f": {show_size(least_bytes - usable_bytes.device)} too much"
+        summary += f": {show_gigabytes(least_bytes - usable_bytes.device)} too much"
     ranks, host_bytes = min(wanted.devices, machine.ranks_per_node), float(sizes.host_bytes[closest_index])
     host_memory = usable_bytes.host * ranks
     if host_bytes * ranks <= host_memory:
         return f"{summary}."
-    offloaded = f"{show_size(host_bytes)} * {ranks} ranks = {show_size(host_bytes * ranks)}"
+    offloaded = f"{show_gigabytes(host_bytes)} * {ranks} ranks = {show_gigabytes(host_bytes * ranks)}"
     return (
-        f"{summary}; {offloaded} would be offloaded to the host, of which {show_size(host_memory)} can be used: "
-        f"{show_size(host_bytes * ranks - host_memory)} too much."
+        f"{summary}; {offloaded} would be offloaded to the host, of which {show_gigabytes(host_memory)} can be used: "
+        f"{show_gigabytes(host_bytes * ranks - host_memory)} too much."
     )
 
 

@@ -1,13 +1,13 @@
 """Reads the arguments of Megatron Core's pretrain_gpt.py as a job.
 
-Names and defaults are those of Megatron-LM's `megatron/training/arguments.py`. The arguments do not give the device
-count.
+Names and defaults are those of Megatron-LM's `megatron/training/arguments.py`. The device count is the user's, or that
+of torchrun's arguments before the script.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from trainyard.errors import BadFile, BadInput, BadJob, FileTooLarge
@@ -27,6 +27,8 @@ from trainyard.recipe import Recipe
 
 _LONGEST = 1 << 16
 """Largest size of the arguments in bytes: `shlex` takes time quadratic in the length of a word."""
+_LAUNCHER = (("nnodes",), ("nproc-per-node", "nproc_per_node"))
+"""torchrun's numbers of hosts, and of processes on each."""
 _DTYPES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Megatron's name of a dtype -> bytes of a value."""
 
@@ -40,17 +42,30 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
         words = shlex.split(data.decode("utf-8-sig").replace("\\\n", " "), comments=True)
     except (UnicodeDecodeError, ValueError) as error:
         raise BadFile(f"{where}: not arguments: {error}.") from error
-    if not arguments.devices:
-        raise BadInput(f"{where}: the arguments do not give the device count.", "Pass --devices.")
     values, repeated = _parse_arguments(words)
+    launched = _launched(values)
+    devices = arguments.devices or launched
+    if not devices:
+        raise BadInput(f"{where}: the arguments do not give the device count.", "Pass --devices.")
     keys = ConfigKeys(values, where, prefix="--")
     megatron_conflicts.check(keys)
     try:
-        config = _MegatronReader(keys).job(arguments.devices, arguments.model)
+        config = _MegatronReader(keys).job(devices, arguments.model)
     except BadJob as error:
         raise BadFile(f"{where}: {error.message}", error.next_step) from error
     repetitions = (f"{keys.with_value(name)}: given several times, and the last value counts" for name in repeated)
-    return config._replace(approximated=(*config.approximated, *repetitions))
+    other_count = (f"torchrun's {launched} processes: --devices {devices} counts",) * (launched not in (0, devices))
+    return config._replace(approximated=(*config.approximated, *repetitions, *other_count))
+
+
+def _launched(values: Mapping[str, Any]) -> int:
+    """The processes that torchrun starts with these arguments; 0 if they are not given."""
+    processes = 1
+    for names in _LAUNCHER:
+        value = next((values[name] for name in names if name in values), 0)
+        count = value[0] if isinstance(value, list) else value  # the script's name may follow
+        processes *= count if isinstance(count, int) and not isinstance(count, bool) else 0
+    return processes
 
 
 def _parse_arguments(words: list[str]) -> tuple[dict[str, Any], list[str]]:
@@ -143,9 +158,10 @@ class _MegatronReader:
         # Supported: experts sharded over tp if ep is 1, else whole on each rank of tp.
         expert_tp = keys.integer("expert-tensor-parallel-size", tp)
         if model.experts and tp > 1 and expert_tp != (1 if ep > 1 else tp):
-            keys.refuse(
-                "expert-tensor-parallel-size",
-                f"--expert-model-parallel-size {ep} with experts sharded over {expert_tp} of {tp} ranks",
+            raise BadFile(
+                f"{self.where}: experts are divided over {expert_tp} ranks of tensor parallelism and {ep} of expert "
+                "parallelism, which is not modelled.",
+                f"Set --expert-tensor-parallel-size {1 if ep > 1 else tp}.",
             )
         zero_stages: dict[int, Literal[1, 2, 3]] = {1: 1, 2: 2, 3: 3}
         interleave, less_layers = self._stages(pp, model)
