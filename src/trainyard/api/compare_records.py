@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, MissingFile
 from trainyard.formats.regular_files import open_regular
 from trainyard.numerics.compare.compare_records import compare_records
 from trainyard.numerics.compare.comparison_result import RecordComparison
@@ -52,7 +52,9 @@ def _check_script(path: Path, script: str, comparison: RecordComparison) -> None
         return
     if first is None:
         raise BadInput(f"the records do not differ: {path} belongs to others.", "Leave --reproducer out.")
-    if script_subject(first) not in script:
+    weight = first.read_weight
+    update = f"weight of {weight.module}.{weight.name} in the optimizer pass" if weight is not None else ""
+    if script_subject(first) not in script and not (update and update in script):
         raise BadInput(
             f"{path} is not of these records, which differ first at {script_subject(first)}.",
             "Write their script with `trainyard numerics reproduce A B --out SCRIPT.py`.",
@@ -60,7 +62,9 @@ def _check_script(path: Path, script: str, comparison: RecordComparison) -> None
 
 
 def _read_script(path: Path) -> str:
-    """The text of a script. Raises `BadFile`."""
+    """The text of a script. Raises `MissingFile` or `BadFile`."""
+    if not path.exists():
+        raise MissingFile(f"there is no {path}.", "Write it with `trainyard numerics reproduce A B --out SCRIPT.py`.")
     with open_regular(path) as file:
         data = file.read(_MOST_SCRIPT_BYTES + 1)
     if len(data) > _MOST_SCRIPT_BYTES:

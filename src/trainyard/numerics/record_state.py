@@ -94,7 +94,7 @@ def origin_of(command: Sequence[str], options: RecordOptions, environment: Mappi
     return RecordOrigin(
         format=FORMAT,
         command=tuple(command),
-        scripts={script: hashlib.sha256(Path(script).read_bytes()).hexdigest() for script in scripts},
+        scripts={script: _digest(script) for script in scripts},
         environment=dict(environment),
         steps=tuple(options.steps),
         level=options.level,
@@ -210,6 +210,22 @@ def _difference(recorded: RecordOrigin, requested: RecordOrigin) -> str:
         if was != now:
             return f"the variable {variable} was {was} and is now {now}"
     return ""
+
+
+def check_scripts(folder: Path) -> None:
+    """Raises `BadInput` if a script that the command of a record names has changed since, so that the command would
+    train something else."""
+    state = read_state(folder)
+    for script, digest in state.origin.scripts.items() if state else ():
+        if Path(script).is_file() and _digest(script) != digest:
+            raise BadInput(
+                f"{script} has changed since {folder} was recorded.",
+                "Restore it or record again. Keep variants in files of their own, or behind an option.",
+            )
+
+
+def _digest(script: str) -> str:
+    return hashlib.sha256(Path(script).read_bytes()).hexdigest()
 
 
 def _option_text(value: object) -> str:

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from tests.refused import refused  # noqa: E402
 from trainyard import api  # noqa: E402
 from trainyard.errors import BadInput, NotEnoughEvidence  # noqa: E402
 from trainyard.numerics.reproduce.captured_slice import CapturedOperation, CapturedSlice  # noqa: E402
@@ -91,12 +92,14 @@ def test_an_error_of_a_script_does_not_end_with_the_exit_code_of_the_fault(tmp_p
     value = Value("x0", torch.randn(1 << 16, generator=torch.Generator().manual_seed(0)))
     source = captured_source(value, "r-x0.bin")
     assert source.file is not None
-    halves = [Side(captured(call("v0", "aten.mul.Tensor", x(), factor)), {"x0": "x0"}) for factor in (0.5, 0.25)]
-    text = write_script(ScriptParts([""], [(value, source)], *halves, 1e-6, "values"))
+    a, b = (Side(captured(call("v0", "aten.mul.Tensor", x(), factor)), {"x0": "x0"}) for factor in (0.5, 0.25))
+    text = write_script(ScriptParts([""], [(value, source)], a, b, 1e-6, "values"))
     missing = run_script(text, tmp_path)
     assert missing.returncode == 2
     assert "r-x0.bin" in missing.stderr
     assert run_script(text, tmp_path, {"r-x0.bin": source.file}).returncode == 1
+    for damaged in (source.file[:-100], bytes(len(source.file))):
+        assert run_script(text, tmp_path, {"r-x0.bin": damaged}).returncode == 2
     assert run_script(text.replace("aten.mul", "aten.no_operation"), tmp_path).returncode == 2
 
 
@@ -202,6 +205,22 @@ def test_a_fault_of_a_script_is_shown_by_a_reproducer(fault: str, operation: str
 
 
 @pytest.mark.slow
+def test_a_script_that_changed_since_its_record_is_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = SCRIPT.read_text("utf-8")
+    Path("train.py").write_text(text, "utf-8")
+    api.record_numerics([sys.executable, "train.py"], "a", steps="0", replicas=2)
+    Path("train.py").write_text(text.replace("nn.functional.gelu", "nn.functional.relu"), "utf-8")
+    api.record_numerics([sys.executable, "train.py"], "b", steps="0", replicas=0)
+    with refused(BadInput, "train.py", "a"):
+        api.reproduce_numerics("a", "b", "r.py", rerun=True)
+    with refused(BadInput, "train.py", "a"):
+        api.bisect_numerics("a", [sys.executable, "train.py", "--fault", "scale"], "trials", rerun=True)
+
+
+@pytest.mark.slow
 def test_a_fault_of_the_optimizer_that_its_noise_hides_is_shown_by_its_update(tmp_path: Path) -> None:
     """The first step of AdamW divides a gradient by its size, so that rounding decides the sign of small ones: weights
     have large limits, and the missing decay of step 0 is seen at the operations of step 1 that read them."""
@@ -219,3 +238,5 @@ def test_a_fault_of_the_optimizer_that_its_noise_hides_is_shown_by_its_update(tm
     assert result.shows_fault, result.text
     assert (result.tensor.step, result.tensor.phase, result.tensor.module) == (0, "optimizer", "Decoder.embedding")
     assert (result.error_a or 1) < 1e-6 < (result.error_b or 0) < 1e-4
+    report = api.compare_numerics(tmp_path / "a", tmp_path / "b", reproducer=tmp_path / "r.py")
+    assert report.reproducer == result.text

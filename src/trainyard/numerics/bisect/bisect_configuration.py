@@ -15,7 +15,7 @@ from trainyard.numerics.compare.read_run import read_run
 from trainyard.numerics.record.environment_variables import environment_variables
 from trainyard.numerics.record.record_command import record_command
 from trainyard.numerics.record_files import variants
-from trainyard.numerics.record_state import RecordOptions
+from trainyard.numerics.record_state import RecordOptions, check_scripts
 from trainyard.redact import HIDDEN, redact_command
 
 
@@ -33,6 +33,7 @@ def bisect_configuration(
     A differs from itself, or B does not differ.
     """
     header = read_run(a, "plain", variants(a)).header
+    check_scripts(a)
     for name, words in (("A", header.command), ("B", redact_command(command))):
         if not words or any(HIDDEN in word for word in words):
             raise BadInput(

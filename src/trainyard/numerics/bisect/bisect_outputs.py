@@ -25,7 +25,7 @@ from trainyard.numerics.compare.logical_tensors import LogicalKey
 from trainyard.numerics.record.record_command import record_command, repeat_command
 from trainyard.numerics.record.record_process import RecordRequest
 from trainyard.numerics.record_files import read_header, variants
-from trainyard.numerics.record_state import RecordOptions, read_state
+from trainyard.numerics.record_state import RecordOptions, check_scripts, read_state
 from trainyard.numerics.tensor_record import RecordHeader
 from trainyard.redact import redact_command
 
@@ -48,6 +48,7 @@ def bisect_outputs(
     """
     replicas = sum(variant.startswith("replica") for variant in variants(a)) or _REPLICAS
     header = read_header(a, "plain")
+    check_scripts(a)
     values, of_a, of_b = folder / "values", folder / "a", folder / "b"
     if not values.is_dir():
         _store(header, values, say)

@@ -58,6 +58,13 @@ class OneSidedOperation(msgspec.Struct, frozen=True, kw_only=True):
     module: str
     location: str
 
+    @property
+    def description(self) -> str:
+        """`aten.mul of layers.3 (model.py:12), which only A computes`."""
+        module = f" of {self.module}" if self.module else ""
+        location = f" ({self.location})" if self.location else ""
+        return f"{self.operation}{module}{location}, which only {self.side} computes"
+
 
 class ReadWeight(msgspec.Struct, frozen=True, kw_only=True):
     """A weight of the module of a divergence after the step before, which differs by less than its limit."""

@@ -14,7 +14,8 @@ import msgspec
 
 from trainyard.errors import NotEnoughEvidence
 from trainyard.numerics.compare.compare_records import MatchedRecords, match_records
-from trainyard.numerics.compare.comparison_result import Divergence, TensorPoint
+from trainyard.numerics.compare.comparison_result import Divergence, OneSidedOperation, TensorPoint
+from trainyard.numerics.record_state import check_scripts
 from trainyard.numerics.reproduce.capture_ranks import capture, read_ranks
 from trainyard.numerics.reproduce.operation_source import needed_operations
 from trainyard.numerics.reproduce.script_title import script_title
@@ -35,13 +36,14 @@ Inputs = Literal["random", "captured"]
 
 class Reproducer(msgspec.Struct, frozen=True, kw_only=True):
     """A script that needs only torch. `shows_fault`: it was run in an empty folder, and B's operations differ from A's
-    in it. `inputs`: random numbers, or the values of the training. `ranks`: processes of the script. `operations_a`,
-    `operations_b`: of the first of them. `error_a`, `error_b`: relative errors of the operations of each side in the
-    script, the largest of all ranks, None if it failed; `limit`: what rounding explains. `files`: next to the script.
-    `failure`: the end of the script's output if it failed."""
+    in it. `causes`: as of `Divergence`. `inputs`: random numbers, or the values of the training. `ranks`: processes of
+    the script. `operations_a`, `operations_b`: of the first of them. `error_a`, `error_b`: relative errors of the
+    operations of each side in the script, the largest of all ranks, None if it failed; `limit`: what rounding
+    explains. `files`: next to the script. `failure`: the end of the script's output if it failed."""
 
     schema: Literal["trainyard/numerics-reproducer/1"] = "trainyard/numerics-reproducer/1"
     tensor: TensorPoint
+    causes: tuple[OneSidedOperation, ...] = ()
     script: str
     text: str
     files: tuple[str, ...]
@@ -89,6 +91,8 @@ def reproduce_difference(
 
     matched = match_records(a, b)
     first, slices = select_slices(matched)
+    for folder in (a, b):
+        check_scripts(folder)
     try:
         attempt = _reproduce(matched, first, slices, script, say)
     except OtherWeights as error:
@@ -152,6 +156,7 @@ def _attempt(first: Divergence, inputs: ScriptInputs, script: Path, kind: Inputs
     error_b, dtype_b = outcome.errors.get("B", (None, ""))
     reproducer = Reproducer(
         tensor=first.tensor,
+        causes=first.causes,
         script=str(script),
         text=text,
         files=tuple(files),

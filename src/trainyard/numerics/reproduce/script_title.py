@@ -16,6 +16,7 @@ def script_title(first: Divergence, captured: CapturedSlice, files: Iterable[str
     torch = captured.versions.get("torch", "")
     return [
         f"{script_subject(first)}{line}: B differs from A.",
+        *(f"It is computed after {cause.description}." for cause in first.causes),
         "",
         f"Captured with torch {torch} on {captured.device}. Needs only {', '.join(['torch', *files])}.",
         "Exit codes: 1 the fault shows, 0 it does not, 2 an error.",

@@ -81,7 +81,7 @@ def captured_source(value: Value, file: str) -> ValueSource:
     if len(text) <= _MOST_EMBEDDED:
         return ValueSource(_with_format(tensor, f'load("{text}", {tensor.dtype}, {list(tensor.shape)})'))
     return ValueSource(
-        _with_format(tensor, f'load_file("{file}", {tensor.dtype}, {list(tensor.shape)})'),
+        _with_format(tensor, f'load_file("{file}", {zlib.crc32(data)}, {tensor.dtype}, {list(tensor.shape)})'),
         file=data,
     )
 

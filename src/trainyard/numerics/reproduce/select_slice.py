@@ -55,7 +55,7 @@ def select_slices(matched: MatchedRecords) -> tuple[Divergence, Slices]:
             "Pass the record with the reference first, or record A without --replicas 0.",
         )
     if first is None:
-        raise NotEnoughEvidence("the records do not differ: there is nothing to reproduce.", "Compare them first.")
+        raise NotEnoughEvidence("the records do not differ: there is nothing to reproduce.")
     if first.kind in _WITHOUT_SLICE:
         raise NotEnoughEvidence(f"{_WITHOUT_SLICE[first.kind]}.", "The comparison names the parameter or batch.")
     if first.kind in _OF_UPDATE:

@@ -19,11 +19,14 @@ def load(text, dtype, shape):
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
-def load_file(name, dtype, shape):
+def load_file(name, checksum, dtype, shape):
     path = Path(__file__).with_name(name)
     if not path.exists():
         raise FileNotFoundError(f"{path} is a part of this script: copy it to this folder")
-    return torch.frombuffer(bytearray(path.read_bytes()), dtype=dtype).reshape(shape)
+    data = bytearray(path.read_bytes())
+    if zlib.crc32(data) != checksum:
+        raise ValueError(f"{path} is not the file that was written with this script: copy it again")
+    return torch.frombuffer(data, dtype=dtype).reshape(shape)
 
 
 """

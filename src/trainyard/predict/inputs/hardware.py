@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.errors import UnknownName, nearest
+from trainyard import words
+from trainyard.errors import UnknownName
 from trainyard.machine import Machine
 from trainyard.predict.inputs.cases import Column, column
 from trainyard.predict.inputs.ratio_curve import RatioCurve, ratio_curve
@@ -101,7 +102,8 @@ def _peak_flops(machine: Machine, dtype: str) -> float:
     """Dense peak of a device in FLOP/s. Raises `UnknownName` if it has none for the dtype."""
     peaks = machine.device.peak
     if dtype not in peaks:
-        raise UnknownName(f"{machine.device.name} has no peak for {dtype}.", nearest(dtype, peaks))
+        known = ", ".join(sorted(peaks.keys() & words.DTYPES.keys() - {"tf32"}))
+        raise UnknownName(f"{machine.device.name} has no peak for {dtype}.", f"Pass --fix dtype= with one of {known}.")
     return peaks[dtype].value
 
 

@@ -19,7 +19,7 @@ from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
 from trainyard.predict.search.offload_variants import LayoutSizes
-from trainyard.units import show_gigabytes
+from trainyard.units import counted, show_gigabytes
 
 CLUSTER_FACTORS = (2, 4, 8, 16, 32, 64, 128, 256)
 """Multiples of a cluster that are tried, if nothing fits on it, until one is large enough."""
@@ -52,7 +52,7 @@ def explain_indivisible(
     model, divided_sizes = wanted.model, layout_space.tp_divided_sizes(wanted.model)
     sizes = ", ".join(f"{size:,} {name}" for name, size in divided_sizes.items())
     subject = (
-        f"no layout of {wanted.devices:,} {unit} divides {sizes}, "
+        f"no layout of {counted(wanted.devices, unit[:-1])} divides {sizes}, "
         f"{model.layers} layers and {wanted.samples:,} samples a step"
     )
     message = subject + (f" with {fixed}." if fixed else ".")
@@ -99,7 +99,10 @@ def explain_indivisible(
             return message, f"Without --fix {axis} there are {layout_count:,} layouts."
     if wanted.samples % wanted.devices:
         larger_batch = -(-wanted.samples // wanted.devices) * wanted.devices
-        return message, f"Use --batch {larger_batch}, a multiple of the {wanted.devices:,} {unit}, or other {unit}."
+        return (
+            message,
+            f"Use --batch {larger_batch}, a multiple of the {wanted.devices:,} {unit}, or another --devices.",
+        )
     return message, "Change the batch or the device count; multiples of the same powers of two work best."
 
 
@@ -132,7 +135,7 @@ def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, m
     job = layout_space.job_of(wanted, sizes.layouts.row(closest_index))
     least_bytes = float(sizes.device_bytes[closest_index])
     unit = unit_of_ranks([machine])
-    summary = f"{wanted.model.name} fits on {wanted.devices:,} {unit} in none of {searched:,} layouts: the "
+    summary = f"{wanted.model.name} fits on {counted(wanted.devices, unit[:-1])} in none of {searched:,} layouts: the "
     activation_memory = (
         f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
     )

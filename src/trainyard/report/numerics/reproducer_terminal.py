@@ -10,13 +10,13 @@ from trainyard.numerics.reproduce.reproduce_difference import Reproducer
 from trainyard.report.numerics.sentences import describe_tensor, show
 from trainyard.report.render.fitted_table import plain
 
-_MOST_LINES = 60
-"""Lines of the script that are printed."""
+_MOST_LINES, _SHOWN_LINES = 90, 60
+"""Most lines of a script that is printed whole, and lines that are printed of a longer one."""
 
 
 def reproducer_headline(result: Reproducer) -> str:
     """The result in one sentence."""
-    where = describe_tensor(result.tensor)
+    where = describe_tensor(result.tensor) + "".join(f", after {cause.description}" for cause in result.causes)
     if result.failure:
         return f"{result.script} failed: {result.failure.strip().splitlines()[-1]}"
     errors = (
@@ -41,7 +41,8 @@ def print_reproducer(result: Reproducer, console: Console) -> None:
     for name in result.files:
         console.print(Text(plain(f"reads {name}, next to it"), style="dim"))
     lines = result.text.splitlines()
-    shown = [line if len(line) < 200 else f"{line[:150]}..." for line in lines[:_MOST_LINES]]
+    most = len(lines) if len(lines) <= _MOST_LINES else _SHOWN_LINES
+    shown = [line if len(line) < 200 else f"{line[:150]}..." for line in lines[:most]]
     console.print()
     console.print(Syntax("\n".join(map(plain, shown)), "python", background_color="default"), soft_wrap=True)
     if len(lines) > len(shown):

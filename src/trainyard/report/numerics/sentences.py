@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 
 from trainyard import units
-from trainyard.numerics.compare.comparison_result import Divergence, OneSidedOperation, RecordComparison, TensorPoint
+from trainyard.numerics.compare.comparison_result import Divergence, RecordComparison, TensorPoint
 from trainyard.numerics.compare.comparison_rule import UNINFORMATIVE, ComparisonRule
 from trainyard.numerics.compare.judge_tensors import NOT_COMPARED
 from trainyard.numerics.compare.logical_tensors import ALL_RANKS
@@ -25,7 +26,7 @@ def headline(comparison: RecordComparison) -> str:
         first = comparison.first
         if first.kind == "random values":
             return f"Random values differ, first at {describe_tensor(first.tensor)}: {describe(first)}. {_SAME_DRAWS}"
-        causes = "".join(f", after {describe_cause(cause)}" for cause in first.causes)
+        causes = "".join(f", after {cause.description}" for cause in first.causes)
         return f"Different, first at {describe_tensor(first.tensor)}{causes}: {describe(first)}."
     compared = units.counted(counts.compared, "tensor")
     if comparison.verdict == "cannot tell":
@@ -72,13 +73,6 @@ def _describe_value(divergence: Divergence) -> str:
     if divergence.error is None:
         return "its relative error is not finite"
     return f"its relative error is {show(divergence.error)}, and rounding explains {show(divergence.limit)}"
-
-
-def describe_cause(cause: OneSidedOperation) -> str:
-    """An operation that only one side computes: `aten.mul of layers.3 (model.py:12), which only A computes`."""
-    module = f" of {cause.module}" if cause.module else ""
-    location = f" ({cause.location})" if cause.location else ""
-    return f"{cause.operation}{module}{location}, which only {cause.side} computes"
 
 
 def describe_tensor(point: TensorPoint) -> str:
@@ -198,6 +192,9 @@ def explain(comparison: RecordComparison) -> Iterator[str]:
             "not compared."
         )
     yield from comparison.notes
+    if comparison.first is not None and comparison.first.kind not in ("data", "random values", "not deterministic"):
+        words = ["trainyard", "numerics", "reproduce", comparison.a.folder, comparison.b.folder, "--rerun"]
+        yield f"A script that shows this difference alone: {shlex.join([*words, '--out', 'reproducer.py'])}"
 
 
 def explain_rule(rule: ComparisonRule) -> str:

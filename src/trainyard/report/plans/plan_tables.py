@@ -268,8 +268,16 @@ def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, no
                 *((short(point.layout, point.schedule, point.offload),) if with_layouts else ()),
             )
         rows.append((*cells, *[None] * (len(columns) - len(cells))))
-    notes = (note, _FASTEST_OF_EACH, *_infeasible_notes(scaling_points))
+    notes = (note, _FASTEST_OF_EACH, *_offloaded_note(scaling_points), *_infeasible_notes(scaling_points))
     return Table(title=title, notes=notes, columns=columns, rows=tuple(rows))
+
+
+def _offloaded_note(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]:
+    """A note on the numbers of devices whose layout offloads."""
+    offloaded = [f"{scaled.devices:,}" for scaled in scaling_points if scaled.point and scaled.point.offload]
+    if not offloaded:
+        return ()
+    return (f"Offloaded to host memory, and not calibrated: the layouts of {', '.join(offloaded)} devices.",)
 
 
 def _infeasible_notes(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]:
