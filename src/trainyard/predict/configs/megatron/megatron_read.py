@@ -64,7 +64,7 @@ def _launched(values: Mapping[str, Any]) -> int:
     for names in _LAUNCHER:
         value = next((values[name] for name in names if name in values), 0)
         count = value[0] if isinstance(value, list) else value  # the script's name may follow
-        processes *= count if isinstance(count, int) and not isinstance(count, bool) else 0
+        processes *= count if isinstance(count, int) and count is not True and count > 0 else 0
     return processes
 
 
