@@ -9,7 +9,7 @@ from trainyard.errors import BadFile, BadInput, MissingFile
 from trainyard.formats.regular_files import open_regular
 from trainyard.numerics.compare.compare_records import compare_records
 from trainyard.numerics.compare.comparison_result import RecordComparison
-from trainyard.numerics.reproduce.script_title import script_subject
+from trainyard.numerics.reproduce.script_title import script_subject, script_subjects
 from trainyard.report.numerics.numerics_report import NumericsReport, report_numerics
 
 _MOST_SCRIPT_BYTES = 1 << 20
@@ -52,9 +52,7 @@ def _check_script(path: Path, script: str, comparison: RecordComparison) -> None
         return
     if first is None:
         raise BadInput(f"the records do not differ: {path} belongs to others.", "Leave --reproducer out.")
-    weight = first.read_weight
-    update = f"weight of {weight.module}.{weight.name} in the optimizer pass" if weight is not None else ""
-    if script_subject(first) not in script and not (update and update in script):
+    if not any(subject in script for subject in script_subjects(first)):
         raise BadInput(
             f"{path} is not of these records, which differ first at {script_subject(first)}.",
             "Write their script with `trainyard numerics reproduce A B --out SCRIPT.py`.",

@@ -23,6 +23,13 @@ def script_title(first: Divergence, captured: CapturedSlice, files: Iterable[str
     ]
 
 
+def script_subjects(first: Divergence) -> list[str]:
+    """The tensors that a script of a difference may compute: its own, or the weight that it reads, after an update."""
+    weight = first.read_weight
+    update = [f"weight of {weight.module}.{weight.name} in the optimizer pass"] if weight is not None else []
+    return [script_subject(first), *update]
+
+
 def script_subject(first: Divergence) -> str:
     """The tensor that a script computes: `aten.silu of Network.gate in the forward pass of step 0`."""
     point = first.tensor
