@@ -13,6 +13,10 @@ from trainyard.machine import Claim, Device, Link, Machine, RateCurve
 from trainyard.machine_checks import check_machine
 
 H100 = machine.known()["h100"].read_text("utf-8")
+SUSTAINED = """[device.sustained]
+{} = {{ value = {}, unit = "FLOP/s", source = "a matrix product" }}
+
+[device.achieved.matmul]"""
 PRICE_SOURCE = 'source = "zhebrak/llm-cluster-simulator@1db1341 src/core/cost/cloud.ts, 1-year reserved, median"'
 
 
@@ -31,6 +35,9 @@ PRICE_SOURCE = 'source = "zhebrak/llm-cluster-simulator@1db1341 src/core/cost/cl
         ("tf32 = { value = 494.5e12", "tf32 = { value = 9890e12", ["9.89e+15", "tf32", "9.89e+14"]),
         ("float32 = { value = 67e12", "float32 = { value = 670e12", ["6.7e+14", "float32", "4.945e+14", "tf32"]),
         ("794.5e12]]", "2794.5e12]]", ["2.7945e+15", "matmul", "1.979e+15"]),
+        ("[device.achieved.matmul]", SUSTAINED.format("bfloat16", 990e12), ["9.9e+14", "bfloat16", "9.89e+14"]),
+        ("[device.achieved.matmul]", SUSTAINED.format("float4", 1e15), ["1e+15", "float4", "bfloat16"]),
+        ("[device.achieved.matmul]", SUSTAINED.format("bfloat16", 600), ["600", "1e+06", "FLOP/s"]),
         ("value = 450e9", "value = 3600e9", ["NVLink 4", "3.6e+12", "3.35e+12"]),
         ("value = 50e9", "value = 1e20", ["InfiniBand NDR", "1e+20", "1e+15"]),
         ("value = 3.4e-6", "value = 3.4", ["NVLink 4", "3.4", "latency"]),

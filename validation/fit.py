@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from trainyard import machine as machines
 from trainyard.formats import toml
 from trainyard.predict.calibrate.least_squares import MAX_ITERATIONS, solve
 from trainyard.predict.inputs import cases, hardware
@@ -43,7 +44,7 @@ NOISE = 0.05
 PRIOR = 0.2
 """Standard deviation of a constant's logarithm around its prior. With 0.4, `matmul` and the links of Megatron on Hopper
 went to their limit of 1, and the rows fitted to were predicted no better."""
-_CERTAINTY = {"matmul": 0.5, "grouped": 2.0}
+_CERTAINTY = {"matmul": 0.5, "grouped": 2.0, "adapted": 2.0, "host_experts_s": 4.0}
 """Factor of the prior's standard deviation. Large 16-bit products attain nearly the same share of the peak under all
 software, and few rows of mixtures of experts separate them from grouped products, whose share differs by library."""
 _GAIN = 1e-5
@@ -55,10 +56,10 @@ _SMALL = 0.01
 FEWEST = 3
 """Fewest rows that constants are fitted to."""
 _UNSEEN = {
-    "dense": {"grouped", "dispatch"},
+    "dense": {"grouped", "dispatch", "host_experts_s"},
     "sequential": {"dispatch_units"},
     "flash": {"scores", "host_plain_s"},
-    "unfused": {"attention", "attention_backward"},
+    "unfused": {"attention", "attention_length", "attention_backward"},
     "16 bit": {"low_matmul"},
     "whole": {"adapted"},
     "attention": {"scan"},
@@ -78,6 +79,8 @@ class Fit(NamedTuple):
     software: str
     parent: str = ""
     also: tuple[str, ...] = ()
+    products: str = ""
+    kernels: Mapping[str, float] = {}
     prior: float = PRIOR
 
     def wanted(self, row: Row) -> bool:
@@ -94,7 +97,8 @@ FITS = (
     Fit("ampere-fsdp", "Sharded data parallelism on A100, eager, with fused attention.", AMPERE, "fsdp"),
     Fit("hopper-fsdp", "Sharded data parallelism on H100, eager, with fused attention.", HOPPER, "fsdp",
         parent="ampere-fsdp"),
-    Fit("hopper-megatron", "Megatron Core on Hopper.", HOPPER, "megatron", also=("megatron-25",)),
+    Fit("hopper-megatron", "Megatron Core on Hopper.", HOPPER, "megatron", also=("megatron-25",),
+        products="hopper-fsdp", kernels={"attention": 0.6}),
     Fit("blackwell-megatron-25", "Megatron Core on Blackwell, before June 2026.", BLACKWELL, "megatron-25",
         parent="hopper-megatron"),
     Fit("blackwell-megatron", "Megatron Core on Blackwell, since June 2026.", BLACKWELL, "megatron",
@@ -195,7 +199,10 @@ def fit_all(every: Sequence[Row], starts: Mapping[str, Fitted] | None = None) ->
         if len(chosen) < FEWEST:
             continue
         parent, known = fitted.get(target.parent), (starts or {}).get(target.name)
-        centre = parent.constants if parent else assumed(rows.machine_of(chosen[0]))
+        centre = parent.constants if parent else assumed(machines.load(chosen[0].machine))
+        centre = centre._replace(**target.kernels)
+        if products := fitted.get(target.products):
+            centre = centre._replace(matmul=products.constants.matmul)
         if known and (known.rows, known.centre) == (chosen, centre):
             fitted[target.name] = known
         else:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from trainyard import machine as machines
 from trainyard.errors import BadFile
@@ -516,7 +517,10 @@ def _fabric(notes: str, machine: str) -> float:
 
 
 def machine_of(row: Row) -> Machine:
-    return machines.load(row.machine)
+    """The machine of a row, with the rates of products that its source measured."""
+    machine = machines.load(row.machine)
+    sustained = source(row.source).sustained.get(row.machine)
+    return replace(machine, device=replace(machine.device, sustained=sustained)) if sustained else machine
 
 
 def precision_of(precision: str, machine: Machine) -> tuple[str, str]:

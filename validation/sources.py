@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from trainyard.formats import toml
+from trainyard.machine import Claim
 
 _FILE = Path(__file__).parent / "sources.toml"
 
@@ -22,6 +23,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: str
     software: str = ""
     states: dict[str, float] = {}
+    sustained: dict[str, dict[str, Claim]] = {}
 
 
 @cache

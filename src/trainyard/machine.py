@@ -103,7 +103,8 @@ def _check_positive(name: str, *claims: Claim) -> None:
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One accelerator, or the cores of one host. `peak`: dtype -> dense FLOP/s. `achieved`: op -> measured FLOP/s as a
-    function of FLOPs.
+    function of FLOPs. `sustained`: dtype -> FLOP/s of large matrix products over whole training steps, at the clocks
+    that power and cooling allow, if that was measured on this very cluster.
 
     `product_ratios`: corrections of predicted matrix products by size, if its probe found that they help.
     `power`: W of the device alone under full load. `ranks`: processes that share the device, each with an equal part of
@@ -118,6 +119,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     power: Claim | None = None
     peak: dict[str, Claim] = {}
     achieved: dict[str, RateCurve] = {}
+    sustained: dict[str, Claim] = {}
     product_ratios: ProductRatios | None = None
     ranks: int = 1
     aliases: tuple[str, ...] = ()
@@ -125,10 +127,10 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def __post_init__(self) -> None:
         """Raises for an unknown vendor or dtype, a peak or size of 0, or no ranks."""
         words.check(self.vendor, words.VENDORS, "vendor")
-        for dtype in self.peak:
+        for dtype in (*self.peak, *self.sustained):
             words.check(dtype, words.DTYPES, "dtype")
         power = (self.power,) if self.power else ()
-        _check_positive(self.name, self.memory, self.bandwidth, *power, *self.peak.values())
+        _check_positive(self.name, self.memory, self.bandwidth, *power, *self.peak.values(), *self.sustained.values())
         if self.ranks < 1:
             raise BadInput(f"{self.name} has ranks = {limits.show(self.ranks)}, but needs at least 1.")
 

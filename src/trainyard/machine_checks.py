@@ -107,6 +107,7 @@ def _check_device(device: Device) -> None:
     if device.vendor != "cpu":
         _check_peaks(device.name, device.peak)
     _check_achieved(device.name, device.achieved, device.peak)
+    _check_sustained(device.name, device.sustained, device.peak)
 
 
 def _check_range(owner: str, claim: Claim, allowed: Range) -> None:
@@ -154,6 +155,24 @@ def _check_achieved(owner: str, achieved: Mapping[str, RateCurve], peaks: Mappin
                 f"{owner} achieved {rate:g} FLOP/s in {operation} of {size:g} FLOPs, more than its highest peak of "
                 f"{highest.value:g} FLOP/s.",
                 "Check the units of [[FLOPs, FLOP/s], ...], and that the peak is that of the same device.",
+            )
+
+
+def _check_sustained(owner: str, sustained: Mapping[str, Claim], peaks: Mapping[str, Claim]) -> None:
+    """Raises `BadInput` for a sustained rate without a peak of the same dtype, or above it. Both: by dtype, in
+    FLOP/s."""
+    for dtype, claim in sustained.items():
+        _check_range(owner, claim, _PEAK)
+        if dtype not in peaks:
+            raise BadInput(
+                f"{owner} has a sustained rate of {claim.value:g} FLOP/s in {dtype}, but no peak in {dtype}.",
+                f"Add [device.peak] {dtype}; it has {', '.join(sorted(peaks)) or 'none'}.",
+            )
+        if claim.value > peaks[dtype].value:
+            raise BadInput(
+                f"{owner} has a sustained rate of {claim.value:g} FLOP/s in {dtype}, more than its peak of "
+                f"{peaks[dtype].value:g} FLOP/s.",
+                "Count 2 FLOPs for each multiplication and addition of a matrix product, and divide by its seconds.",
             )
 
 

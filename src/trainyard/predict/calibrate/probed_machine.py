@@ -32,7 +32,9 @@ _NOISE = 0.1
 """Standard deviation of the logarithm of a probe's time."""
 _COLLECTIVE_NOISE = 3 * _NOISE
 _PROBE_HEADS = 4
-_CPU_CONSTANTS = {"host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_collective_s": 3e-3, "passes": 20.0}
+_CPU_CONSTANTS = {
+    "host_forward_s": 3e-3, "host_backward_s": 6e-3, "host_experts_s": 3e-3, "host_collective_s": 3e-3, "passes": 20.0,
+}  # fmt: skip
 """Constants of CPU devices, whose operations wait for Python: host seconds of a layer, and eager memory passes."""
 _LEAST_GAIN = 0.9
 """Corrections by size are used if the error of left-out probes is at most this fraction of the error of the constants

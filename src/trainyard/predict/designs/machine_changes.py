@@ -20,7 +20,8 @@ from trainyard.predict.inputs.constants import Constants
 _HOP_S = ("intra_node_s", "inter_node_s")
 """Constants: seconds of a hop, which the cost model uses in place of the latencies of the machine file."""
 _HOST_S = (
-    "kernel_s", "host_forward_s", "host_backward_s", "host_collective_s", "host_plain_s", "microbatch_s", "step_s",
+    "kernel_s", "host_forward_s", "host_backward_s", "host_experts_s", "host_collective_s", "host_plain_s", "microbatch_s",
+    "step_s",
 )  # fmt: skip
 """Constants: seconds of the host and of launches, in a step, a micro-batch, a layer, a collective or a kernel."""
 _LEAST_FACTOR, _MOST_FACTOR = 0.01, 100.0
@@ -91,10 +92,13 @@ def _scale_curves(curves: Mapping[str, RateCurve], factor: float) -> dict[str, R
 
 
 def _scale_matmul(machine: Machine, factor: float) -> Machine:
-    """All peaks, and the rates that were achieved."""
+    """All peaks, and the rates that were achieved and sustained."""
     device = machine.device
-    peak = {dtype: _scale(claim, factor) for dtype, claim in device.peak.items()}
-    return replace(machine, device=replace(device, peak=peak, achieved=_scale_curves(device.achieved, factor)))
+    peak, sustained = (
+        {dtype: _scale(claim, factor) for dtype, claim in rates.items()} for rates in (device.peak, device.sustained)
+    )
+    achieved = _scale_curves(device.achieved, factor)
+    return replace(machine, device=replace(device, peak=peak, sustained=sustained, achieved=achieved))
 
 
 def _scale_memory_bandwidth(machine: Machine, factor: float) -> Machine:

@@ -43,10 +43,12 @@ class Constants(NamedTuple):
     """Like `matmul`, below 16 bits, including the time to round."""
     grouped: float = 0.45
     """Share of `matmul` that grouped products of several experts attain."""
-    adapted: float = 1.15
-    """Time of a frozen layer's products with adapters over their time without."""
+    adapted: float = 2.0
+    """Time of adapters, with the operations between their products, over that of the products."""
     attention: float = 0.35
-    """Share of the peak that fused causal attention attains forward, counting half of the scores."""
+    """Share of the peak that fused causal attention attains forward in long sequences, counting half of the scores."""
+    attention_length: float = 500.0
+    """Tokens of a sequence in which fused attention attains half of that share."""
     attention_backward: float = 2.9
     """Backward over forward time of fused attention."""
     scores: float = 4.0
@@ -65,6 +67,8 @@ class Constants(NamedTuple):
     host_forward_s: float = 3e-4
     """Seconds of the host for a layer's forward pass: a lower bound on any device."""
     host_backward_s: float = 4e-4
+    host_experts_s: float = 1e-3
+    """Additional seconds of the host in each direction of a layer with routed experts."""
     host_collective_s: float = 3e-5
     host_plain_s: float = 4e-4
     """Additional seconds if the number of heads does not suit the fused softmax of unfused attention."""

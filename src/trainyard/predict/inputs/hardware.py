@@ -37,6 +37,8 @@ class RankHardware:
 
     peak: Column
     """FLOP/s in the compute dtype."""
+    sustained: Column
+    """FLOP/s that large matrix products in the compute dtype attain over whole steps; 0 if not measured."""
     low_peak: Column
     """FLOP/s of the matrix products of layers, if they run below the compute dtype."""
     memory: Column
@@ -115,6 +117,7 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
     host, ranks = machine.host, machine.ranks_per_node
     columns = RankHardware(
         peak=column(_peak_flops(machine, dtype) * device_share),
+        sustained=column(sustained.value * device_share if (sustained := machine.device.sustained.get(dtype)) else 0.0),
         low_peak=column(_peak_flops(machine, low_dtype or dtype) * device_share),
         memory=column(machine.rank_memory),
         bandwidth=column(machine.device.bandwidth.value * device_share),

@@ -96,6 +96,7 @@ def product(
         peak_rate = hardware.peak * tuned.matmul
     else:
         peak_rate = np.where(is_low > 0, hardware.low_peak * tuned.low_matmul, hardware.peak * tuned.matmul)
+    peak_rate = peak_rate * clock_ratio(hardware, tuned)
     attained_flops = (
         peak_rate * rate_share / ((1 + tuned.rows / rows) * (1 + tuned.columns / columns) * (1 + tuned.depth / depth))
     )
@@ -108,6 +109,12 @@ def product(
     if is_low is not None:
         ratio = np.where(is_low > 0, 1.0, ratio)  # it was probed in the compute dtype
     return np.where(matmul.flops > 0, seconds * ratio, 0.0)
+
+
+def clock_ratio(hardware: RankHardware, tuned: Constants) -> Column:
+    """Rate of compute over that of the machines that the constants were fitted to: that of large matrix products, if it
+    was measured. Power and cooling, which limit the clock, limit all kernels that use the same units."""
+    return np.where(hardware.sustained > 0, hardware.sustained / (hardware.peak * tuned.matmul), 1.0)
 
 
 def products(
@@ -131,9 +138,10 @@ def products(
 def _add_adapters(
     hardware: RankHardware, tuned: Constants, frozen_s: tuple[Column, Column], adapters: list[Product]
 ) -> tuple[Column, Column]:
-    """(forward, backward) seconds of frozen products, `frozen_s`, with their adapters, which compute in 16 bits."""
+    """(forward, backward) seconds of frozen products, `frozen_s`, with their adapters, which compute in 16 bits. The
+    operations between the products (dropout, scaling, sums) take time in proportion to these."""
     adapter_s = products(hardware, tuned, adapters, np.zeros(1), np.ones(1))
-    return frozen_s[0] + adapter_s[0], frozen_s[1] + adapter_s[1]
+    return frozen_s[0] + tuned.adapted * adapter_s[0], frozen_s[1] + tuned.adapted * adapter_s[1]
 
 
 def _dequantise_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
@@ -154,9 +162,11 @@ def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[C
     score_count = cases.micro_batch_size * cases.seq_len * cases.seq_len / cases.cp
     # Scores from queries and keys, and sums of the values weighted with them: 2 FLOPs for each score and channel.
     flops = 2 * score_count * (cases.queries + cases.values) / cases.tp
-    fused_s = flops * np.where(cases.unmasked > 0, 1.0, 0.5) / (hardware.peak * tuned.attention) + tuned.kernel_s
+    peak_rate = hardware.peak * clock_ratio(hardware, tuned)
+    attained_flops = peak_rate * tuned.attention / (1 + tuned.attention_length / cases.seq_len)
+    fused_s = flops * np.where(cases.unmasked > 0, 1.0, 0.5) / attained_flops + tuned.kernel_s
     score_traffic_s = score_count * heads * cases.width_bytes * tuned.scores / (hardware.bandwidth * tuned.bandwidth)
-    unfused_s = score_traffic_s + flops / (hardware.peak * tuned.matmul) + _UNFUSED_KERNELS * tuned.kernel_s
+    unfused_s = score_traffic_s + flops / (peak_rate * tuned.matmul) + _UNFUSED_KERNELS * tuned.kernel_s
     forward = np.where(cases.flash > 0, fused_s, unfused_s)
     return forward, np.where(cases.flash > 0, fused_s * tuned.attention_backward, 2 * unfused_s)
 
@@ -236,7 +246,6 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     if (trained == 0).any():
         projection_s = _add_adapters(hardware, tuned, projection_s, shapes.attention_adapter_products(cases))
         mlp_s = _add_adapters(hardware, tuned, mlp_s, shapes.mlp_adapter_products(cases))
-    adapter_slowdown = np.where(trained > 0, 1.0, tuned.adapted)
     attention_s = attention(cases, hardware, tuned)
     context_s = attention_share * _context_parallel_seconds(cases, hardware, tuned)
     elementwise_s = _elementwise_seconds(cases, hardware, tuned)
@@ -245,8 +254,7 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
         elementwise_s = elementwise_s[0] + dequantise_s, elementwise_s[1] + dequantise_s
     tensor_s = _tensor_parallel_seconds(cases, hardware, tuned)
     matmul = [
-        adapter_slowdown * (attention_share * projection_s[direction] + dense_share * mlp_s[direction])
-        for direction in (0, 1)
+        attention_share * projection_s[direction] + dense_share * mlp_s[direction] for direction in (0, 1)
     ]
     if (cases.modulation_vectors > 0).any():
         modulation_s = products(hardware, tuned, [shapes.modulation_product(cases)], is_low, trained)
@@ -255,14 +263,14 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     dispatch = route
     if (space_share > 0).any():
         space_s = products(hardware, tuned, shapes.space_products(cases), is_low, trained)
-        matmul = [matmul[direction] + adapter_slowdown * space_share * space_s[direction] for direction in (0, 1)]
+        matmul = [matmul[direction] + space_share * space_s[direction] for direction in (0, 1)]
         scan = state_space.scan(cases, hardware, tuned)
         context_s = context_s + space_share * state_space.context_exchange_seconds(cases, hardware, tuned)
     if (cases.experts > 0).any():
         expert_s = time_experts(cases, hardware, tuned)
         shared_s = products(hardware, tuned, shapes.common_expert_products(cases), is_low, trained)
         matmul = [
-            matmul[direction] + adapter_slowdown * moe_share * (expert_s[direction] + shared_s[direction])
+            matmul[direction] + moe_share * (expert_s[direction] + shared_s[direction])
             for direction in (0, 1)
         ]
         routed_tokens = cases.expert_imbalance * shapes.routed_tokens(cases)
@@ -272,9 +280,8 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
             + _ROUTING_KERNELS * tuned.kernel_s
         )
         dispatch = moe_share * _dispatch_seconds(cases, hardware, tuned)
-    # Routing takes the host as long as a layer's forward pass; a hybrid's layer, with one sublayer, takes half the
-    # time.
-    host_extra_s = _host_collective_seconds(cases, hardware, tuned) + moe_share * tuned.host_forward_s
+    # A hybrid's layer, with one sublayer, takes half the time.
+    host_extra_s = _host_collective_seconds(cases, hardware, tuned) + moe_share * tuned.host_experts_s
     sublayer_share = shapes.sublayer_count(cases) / 2
     calls_s = (sublayer_share * tuned.host_forward_s, sublayer_share * tuned.host_backward_s)
     phases = [

@@ -135,7 +135,7 @@ def attention_adapter_products(cases: Cases) -> list[Product]:
     outputs = (cases.heads + 2 * cases.kv_heads) * cases.head_dim
     return [
         *_adapter_products(cases, cases.adapters, cases.width, outputs, inputs),
-        *_adapter_products(cases, cases.adapters, cases.values, cases.width),
+        *_adapter_products(cases, cases.adapters, cases.values, cases.width, row_parallel=True),
     ]
 
 
@@ -145,19 +145,24 @@ def mlp_adapter_products(cases: Cases) -> list[Product]:
     inputs = np.where(cases.split_adapters > 0, parts, 1.0)
     return [
         *_adapter_products(cases, cases.mlp_adapters, cases.width, parts * cases.ffn, inputs),
-        *_adapter_products(cases, cases.mlp_adapters, cases.ffn, cases.width),
+        *_adapter_products(cases, cases.mlp_adapters, cases.ffn, cases.width, row_parallel=True),
     ]
 
 
 def _adapter_products(
-    cases: Cases, rank: Column, width_in: Column, width_out: Column, count: Column | float = 1.0
+    cases: Cases,
+    rank: Column,
+    width_in: Column,
+    width_out: Column,
+    count: Column | float = 1.0,
+    *,
+    row_parallel: bool = False,
 ) -> list[Product]:
     """Products of `count` adapters of rank `rank` with the same `width_in` inputs, down to the rank and up again to
-    `width_out` outputs of all of them together; tp divides both matrices, as Megatron-Bridge does."""
-    return [
-        Product(cases.tokens, rank / cases.tp, width_in, count),
-        Product(cases.tokens, width_out / cases.tp, rank),
-    ]
+    `width_out` outputs of all of them together. As in Megatron-Bridge, tp divides the rank of the first matrix, or the
+    inputs of it next to a `row_parallel` matrix, and the outputs of the second one."""
+    inner, inputs = (rank, width_in / cases.tp) if row_parallel else (rank / cases.tp, width_in)
+    return [Product(cases.tokens, inner, inputs, count), Product(cases.tokens, width_out / cases.tp, rank)]
 
 
 def all_trained(cases: Cases) -> Column:

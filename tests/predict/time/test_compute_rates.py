@@ -1,0 +1,103 @@
+"""Rates of compute: sustained rates of a cluster, attention by length, adapters, and the host's time for experts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace as changed
+
+from trainyard import machine
+from trainyard.machine import Claim, Machine
+from trainyard.predict.inputs import cases, hardware
+from trainyard.predict.inputs.cases import Cases
+from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.time import layer, step
+
+H100 = machine.load("h100")
+PEAK = H100.device.peak["bfloat16"].value
+FITTED = PEAK * Constants().matmul
+"""Rate of large products of the machines that constants were fitted to."""
+DECODER = cases.build(
+    layers=8, width=4096, ffn=14336, heads=32, kv_heads=8, head_dim=128, vocab=32000, gated=1, learned_positions=0,
+    tie_word_embeddings=0, qk_norm=0, active_experts=0, **dict.fromkeys(cases._EXPERTS_AND_MLA, 0),  # pyright: ignore[reportPrivateUsage]
+    dp_replicate=1, dp_shard=8, tp=1, cp=1, pp=1, ep=1, interleave=1, sequence_parallel=0, loss_parallel=1, zero=3,
+    is_sharded=1, first_less=0, last_less=0, seq_len=4096, samples=64, micro_batch_size=1, schedule=0,
+    activation_checkpoint=0, activation_checkpoint_every=1, offload=0, flash=1, low_precision=0, width_bytes=2,
+    weight_bytes=2, gradient_bytes=4, state_bytes=12, reduce_bytes=4, recomputed_share=0, native=0,
+)  # fmt: skip
+
+
+def sustained(rate: float) -> Machine:
+    claim = Claim(value=rate, unit="FLOP/s", source="a matrix product")
+    return changed(H100, device=changed(H100.device, sustained={"bfloat16": claim}))
+
+
+def seconds(case: Cases, where: RankHardware, tuned: Constants = Constants()) -> float:
+    return float(step.step(case, where, tuned).wall[0])
+
+
+@given(st.floats(0.05, 1.0), st.floats(1.0, 5.0))
+def test_higher_sustained_rate_is_never_slower(share: float, ratio: float) -> None:
+    slow, fast = (
+        hardware.of_machine(sustained(rate), "bfloat16") for rate in (share * PEAK, min(ratio * share, 1.0) * PEAK)
+    )
+    assert seconds(DECODER, fast) <= seconds(DECODER, slow) * (1 + 1e-9)
+
+
+def test_sustained_rate_of_the_fitted_machines_changes_nothing() -> None:
+    plain, measured = (hardware.of_machine(each, "bfloat16") for each in (H100, sustained(FITTED)))
+    assert seconds(DECODER, measured) == pytest.approx(seconds(DECODER, plain), rel=1e-12)
+
+
+def test_sustained_rate_slows_products_and_attention_alike() -> None:
+    plain, halved = (hardware.of_machine(each, "bfloat16") for each in (H100, sustained(FITTED / 2)))
+    tuned = Constants(kernel_s=1e-12)  # without the time to launch
+    (forward, backward), (slow_forward, slow_backward) = (
+        layer.layer(DECODER, where, tuned) for where in (plain, halved)
+    )
+    for fast, slow in ((forward, slow_forward), (backward, slow_backward)):
+        assert float(slow.matmul[0] / fast.matmul[0]) == pytest.approx(2, rel=1e-6)
+        assert float(slow.attention[0] / fast.attention[0]) == pytest.approx(2, rel=1e-6)
+        assert float(slow.elementwise[0]) == float(fast.elementwise[0])
+
+
+@given(st.integers(7, 20))
+def test_attention_attains_more_in_longer_sequences(log_length: int) -> None:
+    where = hardware.of_machine(H100, "bfloat16")
+    tuned = Constants(kernel_s=1e-12)
+    rates: list[float] = []
+    for length in (2.0**log_length, 2.0 ** (log_length + 1)):
+        forward, _ = layer.attention(replace(DECODER, seq_len=cases.column(length)), where, tuned)
+        flops = 2 * length**2 * 32 * (128 + 128) / 2  # half of the scores
+        rates.append(flops / float(np.ravel(forward)[0]) / PEAK)
+    assert rates[0] < rates[1] < tuned.attention
+    assert rates[0] == pytest.approx(tuned.attention / (1 + tuned.attention_length / 2.0**log_length), rel=1e-6)
+
+
+def test_only_adapters_take_longer_than_their_products() -> None:
+    where = hardware.of_machine(H100, "bfloat16")
+    adapted = replace(DECODER, adapters=cases.column(16))
+    frozen = layer.products(
+        where, Constants(), layer.shapes.attention_products(adapted) + layer.shapes.dense_products(adapted),
+        np.zeros(1), np.zeros(1),
+    )  # fmt: skip
+    once, twice = (layer.layer(adapted, where, Constants(adapted=factor)) for factor in (1.0, 2.0))
+    for direction in (0, 1):
+        adapters = once[direction].matmul - frozen[direction]
+        assert float(adapters[0]) > 0
+        assert float((twice[direction].matmul - once[direction].matmul)[0]) == pytest.approx(float(adapters[0]))
+
+
+def test_layer_of_small_experts_waits_for_the_host() -> None:
+    where = hardware.of_machine(H100, "bfloat16")
+    sizes = {"width": 256, "ffn": 512, "heads": 4, "kv_heads": 4, "head_dim": 64, "seq_len": 256, "experts": 8,
+             "active_experts": 2, "moe_ffn_hidden_size": 256}  # fmt: skip
+    small = replace(DECODER, **{name: cases.column(size) for name, size in sizes.items()})
+    tuned = Constants(host_experts_s=5e-3)
+    for phase, host_s in zip(layer.layer(small, where, tuned), (tuned.host_forward_s, tuned.host_backward_s), strict=True):
+        assert float(phase.seconds[0]) == pytest.approx(host_s + tuned.host_experts_s)
