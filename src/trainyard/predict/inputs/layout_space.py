@@ -239,7 +239,7 @@ def _shard_sizes(wanted: PlannerInput, dp: int, inner: int) -> list[int]:
 
 
 def _enumerate_pipelines(
-    wanted: PlannerInput, offers: PipelineSupport, pp: int, micro_batches: int
+    layers: int, offers: PipelineSupport, pp: int, micro_batches: int
 ) -> list[tuple[int, int]]:
     """(index into `schedules.SCHEDULES`, stages of a rank) of each pipeline with `pp` ranks and `micro_batches` per
     rank and step. GPipe is not faster than 1F1B and needs more memory: it is listed for fewer micro-batches than stages
@@ -253,15 +253,25 @@ def _enumerate_pipelines(
         if name in schedules.ONE_STAGE:
             choices += [(index, 1)] if name == "1f1b" or micro_batches < pp else []
             continue
-        interleaves = (
-            [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, MAX_INTERLEAVE + 1)
-        )  # stages of a rank
-        layers = wanted.model.layers
-        fitting = [stages for stages in interleaves if offers.divides(layers, pp * stages)]
-        if not fitting and offers.uneven:
-            fitting = [stages for stages in interleaves if pp * stages <= layers]
-        choices += [(index, stages) for stages in fitting]
+        choices += [(index, stages) for stages in _stages_per_rank(layers, offers, pp, name)]
     return choices
+
+
+@lru_cache(maxsize=1 << 12)
+def _stages_per_rank(layers: int, offers: PipelineSupport, pp: int, schedule: str) -> tuple[int, ...]:
+    """The numbers of stages that a rank may have in a schedule with several of them. A cache, since a search enumerates
+    pipelines for thousands of numbers of micro-batches."""
+    interleaves = (
+        [2] if schedule in schedules.V_SHAPED else range(1 if schedule in schedules.SPLIT else 2, MAX_INTERLEAVE + 1)
+    )
+    fitting = [stages for stages in interleaves if offers.divides(layers, pp * stages)]
+    if not fitting and offers.uneven:
+        fitting = [stages for stages in interleaves if pp * stages <= layers]
+    return tuple(fitting)
+
+
+_SPLITS_BACKWARD = np.array([name in schedules.SPLIT for name in schedules.SCHEDULES])
+"""Whether each schedule of `schedules.SCHEDULES` splits the backward pass."""
 
 
 def space(wanted: PlannerInput, offers: PipelineSupport = USUAL) -> LayoutSpace:
@@ -322,28 +332,26 @@ def _inner_axes(
     """The inner axes (ZeRO stage, interleave, micro-batch, recomputation, offload, schedule) of all layouts with the
     same outer axes, [axis, layout], in the order of `AXES`. `unsharded`: there is one rank to shard over, so that all
     ZeRO stages are the same. `samples_per_replica`: of a step, which the micro-batch size must divide."""
-    rows: list[tuple[int, ...]] = []
-    checkpoints = _filter_fixed(wanted, "activation_checkpoint", list(range(len(ACTIVATION_CHECKPOINTS))))
+    checkpoints = _filter_fixed(wanted, "activation_checkpoint", range(len(ACTIVATION_CHECKPOINTS)))
     zero_stages = _filter_fixed(wanted, "zero", [3] if unsharded else [1, 2, 3] if pp == 1 else [1, 2])
-    split_schedules = [schedules.SCHEDULES.index(name) for name in schedules.SPLIT]
-    for micro_batch_size in _filter_fixed(wanted, "micro_batch_size", divisors(samples_per_replica)):
-        for schedule, interleave in _enumerate_pipelines(wanted, offers, pp, samples_per_replica // micro_batch_size):
-            if wanted.fixed.get("interleave", interleave) == interleave:
-                # A split backward pass would recompute a block for each of its weights.
-                allowed = [
-                    activation_checkpoint
-                    for activation_checkpoint in checkpoints
-                    if not activation_checkpoint or schedule not in split_schedules
-                ]
-                rows.extend(
-                    (zero, interleave, micro_batch_size, activation_checkpoint, 0, schedule)
-                    for zero, activation_checkpoint in product(zero_stages, allowed)
-                )
-    table = np.array(rows, np.int64).reshape(-1, len(AXES) - len(words.AXES))
-    wanted_schedule = wanted.fixed.get("schedule")
-    return np.ascontiguousarray(
-        (table if wanted_schedule is None else table[(table[:, -1] == wanted_schedule) & (pp > 1)]).T
-    )
+    settings = [
+        (interleave, micro_batch_size, schedule)
+        for micro_batch_size in _filter_fixed(wanted, "micro_batch_size", divisors(samples_per_replica))
+        for schedule, interleave in _enumerate_pipelines(
+            wanted.model.layers, offers, pp, samples_per_replica // micro_batch_size
+        )
+        if wanted.fixed.get("interleave", interleave) == interleave
+        and (pp > 1 or "schedule" not in wanted.fixed)
+        and wanted.fixed.get("schedule", schedule) == schedule
+    ]
+    # Each setting is a row for each of these.
+    choices = np.array(list(product(zero_stages, checkpoints)), np.int64).reshape(-1, 2)
+    repeated = np.repeat(np.array(settings, np.int64).reshape(-1, 3), len(choices), axis=0)
+    interleave, micro_batch_size, schedule = repeated.T
+    zero, activation_checkpoint = np.tile(choices, (len(settings), 1)).T
+    table = np.stack([zero, interleave, micro_batch_size, activation_checkpoint, np.zeros_like(zero), schedule])
+    # A split backward pass would recompute a block for each of its weights.
+    return table[:, (activation_checkpoint == 0) | ~_SPLITS_BACKWARD[schedule]]
 
 
 def can_overlap_dispatch(axes: Mapping[str, Any]) -> Any:
