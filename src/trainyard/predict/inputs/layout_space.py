@@ -136,9 +136,9 @@ class LayoutSpace(NamedTuple):
         for start in range(0, len(self), CASES_PER_PIECE):
             yield LayoutSpace({name: values[start : start + CASES_PER_PIECE] for name, values in self.columns.items()})
 
-    def keep(self, mask: npt.NDArray[np.bool_]) -> LayoutSpace:
-        """The layouts selected by a mask."""
-        return LayoutSpace({name: values[mask] for name, values in self.columns.items()})
+    def keep(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> LayoutSpace:
+        """The layouts selected by a mask, or by indices."""
+        return LayoutSpace({name: values[rows] for name, values in self.columns.items()})
 
     def offloaded(self) -> LayoutSpace:
         """The same layouts with offloading."""

@@ -28,7 +28,7 @@ _CASES_PER_SIMULATION = 32
 MAX_SIMULATED_OPERATIONS = 1 << 24
 """Largest number of forward and backward passes of pipelines that a search simulates: Llama 3 405B on 16,384 devices
 takes 4 million."""
-_ROUNDING_TOLERANCE = 1 - 1e-9
+ROUNDING_TOLERANCE = 1 - 1e-9
 """Tolerance of a bound: it is summed in another order than the time that it bounds."""
 
 
@@ -59,7 +59,7 @@ class BestFirstSearch:
         `required`: bytes of device memory of each case."""
         order = np.argsort(bounds, kind="stable")
         self._cases, self._required, self._hardware, self._constants = cases, required, hardware, constants
-        self._remaining, self._bounds = remaining[order], bounds[order] * _ROUNDING_TOLERANCE
+        self._remaining, self._bounds = remaining[order], bounds[order] * ROUNDING_TOLERANCE
         self._simulated: list[TimedCase] = []
         self._operations = 0.0
         self._batch_size = _FIRST_CASES
