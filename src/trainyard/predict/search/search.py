@@ -109,9 +109,9 @@ def fastest(
     """The cost of the fastest layout, the first result of `search`. `budget`: as in `search`. Raises `BadJob` in the
     same cases, without suggesting a larger cluster."""
     layouts = search_space.enumerate_layouts(wanted, machine, framework)
-    space, runnable = narrow_search.find_fastest(
-        wanted, layouts, machine, framework, refuses
-    ) or _find_fastest_of_all(wanted, machine, framework, refuses)
+    space, runnable = narrow_search.find_fastest(wanted, layouts, machine, framework, refuses) or _find_fastest_of_all(
+        wanted, machine, framework, refuses
+    )
     choice = search_space.cost_choice(space, runnable, budget, front=True)
     return stage_placement.place_layers(space, [choice], budget)[0]
 
