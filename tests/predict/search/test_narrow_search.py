@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from trainyard import machine
+from trainyard.api.fabric_options import Fabric, with_fabric
 from trainyard.api.plan_request import read_request
 from trainyard.errors import BadJob
 from trainyard.job import Job
+from trainyard.machine import Machine
 from trainyard.predict.inputs import layout_space, machine_model
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
@@ -31,17 +33,18 @@ def wanted_of(name: str, devices: int, samples: int, **fixed: int) -> PlannerInp
 
 
 @pytest.mark.parametrize(
-    ("framework", "name"),
+    ("framework", "name", "target"),
     [
-        *((FRAMEWORKS[framework], "llama3-8b") for framework in FRAMEWORKS),
-        *((FRAMEWORKS[framework], "mixtral-8x7b") for framework in ("trainyard", "torchtitan")),
-        (FRAMEWORKS["megatron"], "nemotron-h-56b"),
-        (OVERLAPPING, "deepseek-v3"),
+        *((FRAMEWORKS[framework], "llama3-8b", H100) for framework in FRAMEWORKS),
+        *((FRAMEWORKS[framework], "mixtral-8x7b", H100) for framework in ("trainyard", "torchtitan")),
+        (FRAMEWORKS["megatron"], "nemotron-h-56b", H100),
+        (OVERLAPPING, "deepseek-v3", H100),
+        (FRAMEWORKS["megatron"], "llama3-8b", with_fabric(H100, Fabric(oversubscription=4, pod_nodes=2))),
     ],
 )
-def test_no_step_is_shorter_than_its_floor(framework: Framework, name: str) -> None:
+def test_no_step_is_shorter_than_its_floor(framework: Framework, name: str, target: Machine) -> None:
     wanted = wanted_of(name, 32, 32)
-    layouts, model = framework.layouts(wanted), machine_model.build(H100, framework.software, wanted.dtype)
+    layouts, model = framework.layouts(wanted), machine_model.build(target, framework.software, wanted.dtype)
     floors = step_floors(wanted, layouts, framework, model)
     rows = np.random.default_rng(0).permutation(len(layouts))[:SIMULATED]
     cases = layout_space.as_cases(wanted, layouts.keep(rows), framework.keeps)

@@ -31,7 +31,7 @@ def step_floors(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework
     layers_s, least_s = _time_layers(wanted, groups, framework, model)
     axes, layers = groups.columns, wanted.model.layers
     micro_batches = wanted.samples / (axes["dp_replicate"] * axes["dp_shard"] * axes["micro_batch_size"])
-    stages = axes["pp"] * axes["interleave"]
+    stages = cases.column(axes["pp"] * axes["interleave"])
     end_layers = partition.counted(framework.keeps.ends, layers, stages)
     least_layers = partition.divided(layers, stages, end_layers, end_layers).each  # of a stage between the ends
     passed_layers = (axes["pp"] - 1) * least_layers - end_layers
