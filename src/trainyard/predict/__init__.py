@@ -16,6 +16,7 @@ The calls of `trainyard plan`, from the command to its result:
             layout_cost.cost_case
         device_scaling.scaling            --tokens: the fastest layout on fewer and on more devices
             search.search.fastest
+                narrow_search.find_fastest  of the few layouts with a low floor (work_floor.step_floors)
         hetero.best_pipelines.find        --machine A:8,B:16: pipelines over different machines
             pipeline_step.cost_pipeline
 """

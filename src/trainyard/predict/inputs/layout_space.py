@@ -136,9 +136,10 @@ class LayoutSpace(NamedTuple):
         for start in range(0, len(self), CASES_PER_PIECE):
             yield LayoutSpace({name: values[start : start + CASES_PER_PIECE] for name, values in self.columns.items()})
 
-    def keep(self, mask: npt.NDArray[np.bool_]) -> LayoutSpace:
-        """The layouts selected by a mask."""
-        return LayoutSpace({name: values[mask] for name, values in self.columns.items()})
+    def keep(self, rows: npt.NDArray[np.bool_] | npt.NDArray[np.intp]) -> LayoutSpace:
+        """The layouts selected by a mask, or by indices."""
+        indices = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows  # faster than a mask for each column
+        return LayoutSpace({name: values.take(indices) for name, values in self.columns.items()})
 
     def offloaded(self) -> LayoutSpace:
         """The same layouts with offloading."""
@@ -178,9 +179,9 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(sorted({*small_divisors, *(number // factor for factor in small_divisors)}))
 
 
-def _filter_fixed(wanted: PlannerInput, axis: str, values: Iterable[int]) -> list[int]:
+def _filter_fixed(fixed: Mapping[str, int], axis: str, values: Iterable[int]) -> list[int]:
     """The values of an axis that the user allows: all, or the fixed one if it is among them."""
-    fixed_value = wanted.fixed.get(axis)
+    fixed_value = fixed.get(axis)
     return [value for value in values if fixed_value is None or value == fixed_value]
 
 
@@ -208,18 +209,18 @@ def _enumerate_axes(wanted: PlannerInput) -> Iterator[tuple[int, int, int, int, 
     the samples of a step. Sharding is over all data-parallel ranks, none, or those of a node."""
     model, divided_sizes = wanted.model, tp_divided_sizes(wanted.model).values()
     tp_values = _filter_fixed(
-        wanted, "tp", [tp for tp in divisors(model.heads) if not any(part % tp for part in divided_sizes)]
+        wanted.fixed, "tp", [tp for tp in divisors(model.heads) if not any(part % tp for part in divided_sizes)]
     )
     max_pp = model.layers if isinstance(model, Model) else 1
-    pp_values = _filter_fixed(wanted, "pp", [pp for pp in range(1, max_pp + 1) if wanted.devices % pp == 0])
+    pp_values = _filter_fixed(wanted.fixed, "pp", [pp for pp in range(1, max_pp + 1) if wanted.devices % pp == 0])
     experts = model.experts if isinstance(model, Model) else 0
-    ep_values = _filter_fixed(wanted, "ep", divisors(experts) if experts else [1])
+    ep_values = _filter_fixed(wanted.fixed, "ep", divisors(experts) if experts else [1])
     for tp, pp in product(tp_values, pp_values):
         if wanted.devices % (tp * pp):
             continue
         ranks = wanted.devices // (tp * pp)
         ep_values_here = [ep for ep in ep_values if wanted.devices // pp % ep == 0]
-        for cp in _filter_fixed(wanted, "cp", _context_sizes(wanted, tp, ranks)):
+        for cp in _filter_fixed(wanted.fixed, "cp", _context_sizes(wanted, tp, ranks)):
             dp = ranks // cp
             if wanted.samples % dp:
                 continue
@@ -238,9 +239,7 @@ def _shard_sizes(wanted: PlannerInput, dp: int, inner: int) -> list[int]:
     return [size for size in divisors(dp) if fixed_shard in (None, size) and fixed_replicate in (None, dp // size)]
 
 
-def _enumerate_pipelines(
-    wanted: PlannerInput, offers: PipelineSupport, pp: int, micro_batches: int
-) -> list[tuple[int, int]]:
+def _enumerate_pipelines(layers: int, offers: PipelineSupport, pp: int, micro_batches: int) -> list[tuple[int, int]]:
     """(index into `schedules.SCHEDULES`, stages of a rank) of each pipeline with `pp` ranks and `micro_batches` per
     rank and step. GPipe is not faster than 1F1B and needs more memory: it is listed for fewer micro-batches than stages
     only."""
@@ -253,15 +252,25 @@ def _enumerate_pipelines(
         if name in schedules.ONE_STAGE:
             choices += [(index, 1)] if name == "1f1b" or micro_batches < pp else []
             continue
-        interleaves = (
-            [2] if name in schedules.V_SHAPED else range(1 if name in schedules.SPLIT else 2, MAX_INTERLEAVE + 1)
-        )  # stages of a rank
-        layers = wanted.model.layers
-        fitting = [stages for stages in interleaves if offers.divides(layers, pp * stages)]
-        if not fitting and offers.uneven:
-            fitting = [stages for stages in interleaves if pp * stages <= layers]
-        choices += [(index, stages) for stages in fitting]
+        choices += [(index, stages) for stages in _stages_per_rank(layers, offers, pp, name)]
     return choices
+
+
+@lru_cache(maxsize=1 << 12)
+def _stages_per_rank(layers: int, offers: PipelineSupport, pp: int, schedule: str) -> tuple[int, ...]:
+    """The numbers of stages that a rank may have in a schedule with several of them. A cache, since a search enumerates
+    pipelines for thousands of numbers of micro-batches."""
+    interleaves = (
+        [2] if schedule in schedules.V_SHAPED else range(1 if schedule in schedules.SPLIT else 2, MAX_INTERLEAVE + 1)
+    )
+    fitting = [stages for stages in interleaves if offers.divides(layers, pp * stages)]
+    if not fitting and offers.uneven:
+        fitting = [stages for stages in interleaves if pp * stages <= layers]
+    return tuple(fitting)
+
+
+_SPLITS_BACKWARD = np.array([name in schedules.SPLIT for name in schedules.SCHEDULES])
+"""Whether each schedule of `schedules.SCHEDULES` splits the backward pass."""
 
 
 def space(wanted: PlannerInput, offers: PipelineSupport = USUAL) -> LayoutSpace:
@@ -276,15 +285,13 @@ def enumerate_batches(wanted: PlannerInput, offers: PipelineSupport) -> Iterator
     outer_axes: list[tuple[int, ...]] = []
     inner_axes: list[npt.NDArray[np.int64]] = []  # for each row of `outer_axes`, [axis, row]
     pending_layouts = total_layouts = 0
-    # Thousands of splits share a few hundred tables of inner axes. Key: the arguments of `_inner_axes` after `offers`.
-    inner_axes_by_key: dict[tuple[int, int, bool], npt.NDArray[np.int64]] = {}
+    fixed = tuple(wanted.fixed.items())
     for split in _enumerate_axes(wanted):
         replicate, shard, _, cp, pp, _ = split
-        key = wanted.samples // (replicate * shard), pp, shard * cp == 1
-        if key not in inner_axes_by_key:
-            inner_axes_by_key[key] = _inner_axes(wanted, offers, *key)
         outer_axes.append(split)
-        inner_axes.append(inner_axes_by_key[key])
+        inner_axes.append(
+            _inner_axes(wanted.model.layers, offers, fixed, wanted.samples // (replicate * shard), pp, shard * cp == 1)
+        )
         pending_layouts += inner_axes[-1].shape[1]
         total_layouts += inner_axes[-1].shape[1]
         if total_layouts > MOST_LAYOUTS:
@@ -316,34 +323,39 @@ def concatenate(batches: Iterable[LayoutSpace]) -> LayoutSpace:
     return LayoutSpace({axis: np.concatenate([batch.columns[axis] for batch in collected]) for axis in AXES})
 
 
+@lru_cache(maxsize=1 << 10)
 def _inner_axes(
-    wanted: PlannerInput, offers: PipelineSupport, samples_per_replica: int, pp: int, unsharded: bool
+    layers: int,
+    offers: PipelineSupport,
+    fixed: tuple[tuple[str, int], ...],
+    samples_per_replica: int,
+    pp: int,
+    unsharded: bool,
 ) -> npt.NDArray[np.int64]:
     """The inner axes (ZeRO stage, interleave, micro-batch, recomputation, offload, schedule) of all layouts with the
-    same outer axes, [axis, layout], in the order of `AXES`. `unsharded`: there is one rank to shard over, so that all
-    ZeRO stages are the same. `samples_per_replica`: of a step, which the micro-batch size must divide."""
-    rows: list[tuple[int, ...]] = []
-    checkpoints = _filter_fixed(wanted, "activation_checkpoint", list(range(len(ACTIVATION_CHECKPOINTS))))
-    zero_stages = _filter_fixed(wanted, "zero", [3] if unsharded else [1, 2, 3] if pp == 1 else [1, 2])
-    split_schedules = [schedules.SCHEDULES.index(name) for name in schedules.SPLIT]
-    for micro_batch_size in _filter_fixed(wanted, "micro_batch_size", divisors(samples_per_replica)):
-        for schedule, interleave in _enumerate_pipelines(wanted, offers, pp, samples_per_replica // micro_batch_size):
-            if wanted.fixed.get("interleave", interleave) == interleave:
-                # A split backward pass would recompute a block for each of its weights.
-                allowed = [
-                    activation_checkpoint
-                    for activation_checkpoint in checkpoints
-                    if not activation_checkpoint or schedule not in split_schedules
-                ]
-                rows.extend(
-                    (zero, interleave, micro_batch_size, activation_checkpoint, 0, schedule)
-                    for zero, activation_checkpoint in product(zero_stages, allowed)
-                )
-    table = np.array(rows, np.int64).reshape(-1, len(AXES) - len(words.AXES))
-    wanted_schedule = wanted.fixed.get("schedule")
-    return np.ascontiguousarray(
-        (table if wanted_schedule is None else table[(table[:, -1] == wanted_schedule) & (pp > 1)]).T
-    )
+    same outer axes, [axis, layout], in the order of `AXES`. `fixed`: items of `PlannerInput.fixed`; `unsharded`: there
+    is one rank to shard over, so that all ZeRO stages are the same; `samples_per_replica`: of a step, which the
+    micro-batch size must divide. A cache, since the thousands of outer axes on several numbers of devices share a few
+    hundred of these tables."""
+    fixed_values = dict(fixed)
+    checkpoints = _filter_fixed(fixed_values, "activation_checkpoint", range(len(ACTIVATION_CHECKPOINTS)))
+    zero_stages = _filter_fixed(fixed_values, "zero", [3] if unsharded else [1, 2, 3] if pp == 1 else [1, 2])
+    settings = [
+        (interleave, micro_batch_size, schedule)
+        for micro_batch_size in _filter_fixed(fixed_values, "micro_batch_size", divisors(samples_per_replica))
+        for schedule, interleave in _enumerate_pipelines(layers, offers, pp, samples_per_replica // micro_batch_size)
+        if fixed_values.get("interleave", interleave) == interleave
+        and (pp > 1 or "schedule" not in fixed_values)
+        and fixed_values.get("schedule", schedule) == schedule
+    ]
+    # Each setting is a row for each of these.
+    choices = np.array(list(product(zero_stages, checkpoints)), np.int64).reshape(-1, 2)
+    repeated = np.repeat(np.array(settings, np.int64).reshape(-1, 3), len(choices), axis=0)
+    interleave, micro_batch_size, schedule = repeated.T
+    zero, activation_checkpoint = np.tile(choices, (len(settings), 1)).T
+    table = np.stack([zero, interleave, micro_batch_size, activation_checkpoint, np.zeros_like(zero), schedule])
+    # A split backward pass would recompute a block for each of its weights.
+    return table[:, (activation_checkpoint == 0) | ~_SPLITS_BACKWARD[schedule]]
 
 
 def can_overlap_dispatch(axes: Mapping[str, Any]) -> Any:

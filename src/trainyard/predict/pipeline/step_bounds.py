@@ -144,6 +144,18 @@ def _layer_kind_times(
     )
 
 
+def least_layer_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> list[tuple[Column, Column]]:
+    """(number of layers, at least the seconds of one for a micro-batch's forward and backward pass) of each kind of
+    layer: without recomputation, the communication of data parallelism, and dispatch that may be overlapped."""
+    kinds: list[tuple[Column, Column]] = []
+    for kind_cases, count, _ in _split_by_kind(cases):
+        phases = layer(kind_cases, hardware, tuned)
+        if (cases.overlaps_dispatch > 0).any():
+            phases = [phase._replace(dispatch=np.zeros(1)) for phase in phases]
+        kinds.append((count, sum((phase.seconds for phase in phases), np.zeros(1))))
+    return kinds
+
+
 def alone(cases: Cases, parts: Parts) -> Column:
     """Seconds of all micro-batches of a step on a single stage."""
     layers_s = sum((kind.count * (kind.forward_s + kind.backward_s) for kind in parts.kinds), np.zeros(1))

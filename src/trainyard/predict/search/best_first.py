@@ -28,7 +28,7 @@ _CASES_PER_SIMULATION = 32
 MAX_SIMULATED_OPERATIONS = 1 << 24
 """Largest number of forward and backward passes of pipelines that a search simulates: Llama 3 405B on 16,384 devices
 takes 4 million."""
-_ROUNDING_TOLERANCE = 1 - 1e-9
+ROUNDING_TOLERANCE = 1 - 1e-9
 """Tolerance of a bound: it is summed in another order than the time that it bounds."""
 
 
@@ -59,10 +59,11 @@ class BestFirstSearch:
         `required`: bytes of device memory of each case."""
         order = np.argsort(bounds, kind="stable")
         self._cases, self._required, self._hardware, self._constants = cases, required, hardware, constants
-        self._remaining, self._bounds = remaining[order], bounds[order] * _ROUNDING_TOLERANCE
+        self._remaining, self._bounds = remaining[order], bounds[order] * ROUNDING_TOLERANCE
         self._simulated: list[TimedCase] = []
         self._operations = 0.0
         self._batch_size = _FIRST_CASES
+        self._on_front = False  # whether the search is for the Pareto front of time and memory
 
     def __iter__(self) -> Iterator[TimedCase]:
         while len(self._remaining) or self._simulated:
@@ -71,9 +72,12 @@ class BestFirstSearch:
             yield heappop(self._simulated)
 
     def _simulate_batch(self) -> None:
-        """Simulates the remaining cases with the least bounds, and adds them to the heap of simulated ones."""
-        indices, self._remaining = self._remaining[: self._batch_size], self._remaining[self._batch_size :]
-        self._bounds = self._bounds[self._batch_size :]
+        """Simulates the remaining cases with the least bounds, of which those that may be on the front if the search is
+        for that, and adds them to the heap of simulated ones."""
+        chosen = np.flatnonzero(self._may_be_on_front()) if self._on_front else np.arange(len(self._remaining))
+        chosen = chosen[: self._batch_size]
+        indices = self._remaining[chosen]
+        self._remaining, self._bounds = np.delete(self._remaining, chosen), np.delete(self._bounds, chosen)
         self._batch_size = _CASES_PER_SIMULATION
         self._count_operations(indices)
         times = step.step(self._cases.take(indices), self._hardware, self._constants)
@@ -84,6 +88,19 @@ class BestFirstSearch:
                     wall_seconds=wall_seconds, required=float(self._required[index]), index=index, row=row, times=times
                 ),
             )
+
+    def _may_be_on_front(self) -> npt.NDArray[np.bool_]:
+        """Mask of the remaining cases that need less memory than every simulated one which is faster than their bounds,
+        and than every remaining one with a lower bound. The first is always among them, since it is next."""
+        simulated = sorted(self._simulated)
+        walls_s = [timed.wall_seconds for timed in simulated]
+        least_required = np.minimum.accumulate([np.inf, *(timed.required for timed in simulated)])
+        required = self._required[self._remaining]
+        is_less = required < least_required[np.searchsorted(walls_s, self._bounds)]
+        of_lower_bounds = np.minimum.accumulate(np.append(np.inf, np.where(is_less, required, np.inf)))[:-1]
+        is_on_front = is_less & (required < of_lower_bounds)
+        is_on_front[0] = True
+        return is_on_front
 
     def _count_operations(self, indices: npt.NDArray[np.intp]) -> None:
         """Adds the pipeline operations of these cases to the count before they are simulated. `indices`: rows of the
@@ -102,6 +119,7 @@ class BestFirstSearch:
 
     def only_below(self, required: float) -> None:
         """Restricts the rest of the search to cases that need less than `required` bytes of device memory."""
+        self._on_front = True
         smaller = self._required[self._remaining] < required
         self._remaining, self._bounds = self._remaining[smaller], self._bounds[smaller]
         self._simulated = [timed for timed in self._simulated if timed.required < required]

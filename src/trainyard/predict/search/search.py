@@ -19,10 +19,10 @@ from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudge
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
-from trainyard.predict.search import infeasible, search_space, stage_placement
+from trainyard.predict.search import infeasible, narrow_search, search_space, stage_placement
 from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.predict.search.points import LayoutPoint
-from trainyard.predict.search.search_space import SearchSpace
+from trainyard.predict.search.search_space import Runnable, SearchSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +108,22 @@ def fastest(
 ) -> LayoutCost:
     """The cost of the fastest layout, the first result of `search`. `budget`: as in `search`. Raises `BadJob` in the
     same cases, without suggesting a larger cluster."""
+    layouts = search_space.enumerate_layouts(wanted, machine, framework)
+    space, runnable = narrow_search.find_fastest(wanted, layouts, machine, framework, refuses) or _find_fastest_of_all(
+        wanted, machine, framework, refuses
+    )
+    choice = search_space.cost_choice(space, runnable, budget, front=True)
+    return stage_placement.place_layers(space, [choice], budget)[0]
+
+
+def _find_fastest_of_all(
+    wanted: PlannerInput, machine: Machine, framework: Framework, refuses: Callable[[Job], None]
+) -> tuple[SearchSpace, Runnable]:
+    """The fastest of all layouts, with their search space. Raises `BadJob` as `fastest` does."""
     space = search_space.build(wanted, machine, framework, only_fastest=True)
     if not len(space.fits):
         raise BadJob(infeasible.explain_too_large(wanted, space.sizes, space.searched, machine))
     refused: list[str] = []
-    for each in search_space.runnable_cases(space, space.by_time(), refuses, refused):
-        choice = search_space.cost_choice(space, each, budget, front=True)
-        return stage_placement.place_layers(space, [choice], budget)[0]
+    for runnable in search_space.runnable_cases(space, space.by_time(), refuses, refused):
+        return space, runnable
     raise BadJob(search_space.explain_refusals(refused))

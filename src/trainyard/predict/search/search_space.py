@@ -28,6 +28,7 @@ from trainyard.predict.search.best_first import BestFirstSearch, TimedCase
 from trainyard.predict.search.layout_cost import LayoutCost, cost_case
 from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.predict.search.points import LayoutPoint
+from trainyard.predict.search.work_floor import starts_group
 from trainyard.predict.time import predicted_ledger, step
 
 Indices = npt.NDArray[np.intp]
@@ -62,9 +63,17 @@ class SearchSpace(NamedTuple):
 
 
 def build(wanted: PlannerInput, machine: Machine, framework: Framework, *, only_fastest: bool = False) -> SearchSpace:
-    """All layouts of `wanted` with their memory and lower bounds, ready to be searched. `only_fastest`: of those that
-    differ in activation checkpointing only, the first that fits, which recomputes least. Raises `BadJob` if there is
-    none."""
+    """All layouts of `wanted` with their memory and lower bounds, ready to be searched. `only_fastest`: as in
+    `of_sizes`. Raises `BadJob` if there is none."""
+    layouts = enumerate_layouts(wanted, machine, framework)
+    sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
+    model = machine_model.build(machine, framework.software, wanted.dtype)
+    space = of_sizes(wanted, framework, model, sizes, only_fastest=only_fastest)
+    return space._replace(searched=min(len(layouts), space.searched))
+
+
+def enumerate_layouts(wanted: PlannerInput, machine: Machine, framework: Framework) -> LayoutSpace:
+    """All layouts of `wanted` that the framework supports, without offloading. Raises `BadJob` if there is none."""
     if reason := framework.refuses(wanted.model):
         raise BadJob(f"{framework.display_name}: {reason}", "Name another framework: --for.")
     layouts = framework.layouts(wanted)
@@ -78,17 +87,23 @@ def build(wanted: PlannerInput, machine: Machine, framework: Framework, *, only_
             f"{framework.display_name}: no layout is sharded with ZeRO-{wanted.fixed['zero']}.",
             "Leave out --fix zero, or name another framework: --for.",
         )
-    model = machine_model.build(machine, framework.software, wanted.dtype)
-    sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
+    return layouts
+
+
+def of_sizes(
+    wanted: PlannerInput, framework: Framework, model: MachineModel, sizes: LayoutSizes, *, only_fastest: bool
+) -> SearchSpace:
+    """The search space of layouts whose memory is known. `only_fastest`: of those that differ in activation
+    checkpointing only, the first that fits, which recomputes least."""
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)
-    fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(machine)))
+    fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(model.machine)))
     if only_fastest:
-        fits = _recomputing_least(sizes.layouts, fits)
+        fits = fits[starts_group(sizes.layouts.keep(fits))]
     return SearchSpace(
         wanted=wanted,
         framework=framework,
         sizes=sizes,
-        searched=min(len(layouts), len(cases)),
+        searched=len(cases),
         cases=cases,
         fits=fits,
         bounds=_lower_bounds(cases, model, fits),
@@ -159,15 +174,6 @@ def extend_front(
         point = point_of(space, each, known)
         yield point
         by_time.only_below(point.reserved)
-
-
-def _recomputing_least(layouts: LayoutSpace, indices: Indices) -> Indices:
-    """The first of successive layouts that are equal but for activation checkpointing, the modes of which are
-    enumerated last and in the order of what they recompute."""
-    axes = [values[indices] for axis, values in layouts.columns.items() if axis != "activation_checkpoint"]
-    is_first = np.ones(len(indices), bool)
-    is_first[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in axes])
-    return indices[is_first]
 
 
 def _lower_bounds(cases: Cases, model: MachineModel, indices: Indices) -> Column:
