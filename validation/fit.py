@@ -27,7 +27,7 @@ from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constant_sets import ConstantSet, assumed
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.fitted_range import FittedRange, range_of
-from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.inputs.hardware import COMMON, RankHardware
 from trainyard.predict.time import step
 from validation import rows
 from validation.rows import Row
@@ -121,9 +121,11 @@ def columns(chosen: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
         machine = rows.machine_of(row)
         rank = hardware.of_machine(machine, *rows.precision_of(row.precision, machine))
         ranks.append(replace(rank, inter_node=cases.column(row.fabric)) if row.fabric else rank)
-    names = [field.name for field in fields(RankHardware) if field.name != "fabric"]  # no machine file has one
+    if len({rank.torus for rank in ranks}) > 1:
+        raise ValueError("rows of different tori cannot be predicted at once")
+    names = [field.name for field in fields(RankHardware) if field.name not in COMMON]  # no machine file has a fabric
     values: dict[str, Any] = {name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in names}
-    return batch, RankHardware(**values), np.array([row.seconds for row in chosen])
+    return batch, RankHardware(**values, torus=ranks[0].torus), np.array([row.seconds for row in chosen])
 
 
 def predicted(chosen: Sequence[Row], tuned: Constants) -> tuple[Column, Column]:

@@ -267,9 +267,9 @@ def test_no_pod_has_more_edges_of_the_trees(nodes_per_pod: int) -> None:
                 if node // nodes_per_pod != parent // nodes_per_pod:
                     edges.update((node // nodes_per_pod, parent // nodes_per_pod))
         nodes = nodes_per_pod * pods
-        _, _, (span,) = collective_time.group(
+        (span,) = collective_time.group(
             on_tree(Tree(1, nodes, ((nodes_per_pod, 1.0),))), column(nodes), column(1), column(nodes)
-        )
+        ).spans
         bound = collective_time._crossing_edges(column(nodes_per_pod), span)[0]
         assert max(edges.values()) <= bound
         assert nodes_per_pod & (nodes_per_pod - 1) or max(edges.values()) == bound

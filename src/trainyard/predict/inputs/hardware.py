@@ -30,6 +30,21 @@ class PodLevel(NamedTuple):
     latency_s: Column
 
 
+class RankTorus(NamedTuple):
+    """The torus of a node, as numbers. `sizes`: devices on each axis, the first of which varies fastest in the order of
+    ranks; `bandwidths`: bytes/s of one link of each axis in one direction. `device_ranks`: ranks of a device, which
+    share its links; `in_device`: bytes/s in one direction between them, of each rank. `hop_s`: seconds of a link.
+    `slices`, `cube`: as of `machine.Torus`."""
+
+    sizes: tuple[int, ...]
+    bandwidths: tuple[float, ...]
+    device_ranks: int
+    in_device: float
+    hop_s: float
+    slices: bool
+    cube: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankHardware:
     """The hardware of one rank: its device, or its part of one, and its part of the node's host. Columns of shape (1,),
@@ -62,10 +77,12 @@ class RankHardware:
     fabric: tuple[PodLevel, ...] = ()
     """Levels of switches between nodes, from the leaves up; empty for a non-blocking network. They are the same in all
     cases."""
+    torus: RankTorus | None = None
+    """The links inside a node, if they are a torus; the same in all cases."""
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
         """The hardware of these rows (cases)."""
-        names = [field.name for field in fields(RankHardware) if field.name != "fabric"]
+        names = [field.name for field in fields(RankHardware) if field.name not in COMMON]
         size = max(np.size(getattr(self, name)) for name in names)
         return replace(self, **{name: np.broadcast_to(getattr(self, name), size)[rows] for name in names})
 
@@ -78,6 +95,10 @@ class RankHardware:
         """Factor of the predicted time of a collective within a node: 1."""
         del collective, size_bytes
         return np.ones(1)
+
+
+COMMON = ("fabric", "torus")
+"""Fields of `RankHardware` that are not columns, but the same in all cases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +148,7 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
         host_link=column(host.link.bandwidth.value * device_share if host else np.inf),
         host_link_s=column(host.link.latency.value if host else 0.0),
         fabric=_pod_levels(machine),
+        torus=rank_torus(machine),
     )
     ratios, curves = machine.device.product_ratios, machine.intra_node.ratios
     product_ratios = surface(ratios) if ratios and ratios.dtype == dtype else None
@@ -150,4 +172,20 @@ def _pod_levels(machine: Machine) -> tuple[PodLevel, ...]:
             latency_s=column(level.latency.value if level.latency else 0.0),
         )
         for level, ratio in zip(machine.fabric, ratios, strict=True)
+    )
+
+
+def rank_torus(machine: Machine) -> RankTorus | None:
+    """The machine's torus. Ranks of one device exchange data through its memory, which is written and read."""
+    torus, ranks = machine.intra_node.torus, machine.device.ranks
+    if torus is None:
+        return None
+    return RankTorus(
+        sizes=tuple(axis.size for axis in torus.axes),
+        bandwidths=tuple(axis.bandwidth.value for axis in torus.axes),
+        device_ranks=ranks,
+        in_device=machine.device.bandwidth.value / ranks / 2,
+        hop_s=machine.intra_node.latency.value,
+        slices=torus.slices,
+        cube=torus.cube,
     )

@@ -32,6 +32,8 @@ import numpy as np
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import PodLevel, RankHardware
+from trainyard.predict.time import torus_time
+from trainyard.predict.time.torus_time import TorusBox
 
 
 class PodSpan(NamedTuple):
@@ -50,11 +52,13 @@ class PodSpan(NamedTuple):
 
 
 class RankGroup(NamedTuple):
-    """The `ranks` of a collective, `near` of which share a node. `spans`: for each level of switches between nodes."""
+    """The `ranks` of a collective, `near` of which share a node. `spans`: for each level of switches between nodes.
+    `box`: of those in a node, if its links are a torus."""
 
     ranks: Column
     near: Column
     spans: tuple[PodSpan, ...] = ()
+    box: TorusBox | None = None
 
     @property
     def nodes(self) -> Column:
@@ -66,7 +70,8 @@ def group(hardware: RankHardware, ranks: Column, stride: Column, job_ranks: Colu
     `job_ranks`: ranks of the job."""
     near = np.clip(np.floor(hardware.per_node / stride), 1.0, ranks)
     spans = tuple(_pod_span(level, ranks, near, stride, job_ranks) for level in hardware.fabric)
-    return RankGroup(ranks, near, spans)
+    box = torus_time.box(hardware.torus, near, stride, job_ranks) if hardware.torus else None
+    return RankGroup(ranks, near, spans, box)
 
 
 def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_ranks: Column) -> PodSpan:
@@ -118,9 +123,21 @@ def experts(cases: Cases, hardware: RankHardware) -> RankGroup:
     return group(hardware, cases.ep, np.ones(1), cases.ranks)
 
 
-def _inside(hardware: RankHardware, near: Column) -> Column:
-    """Bytes/s of a device in a collective of `near` ranks of its node; in a mesh the links to other ranks are idle."""
-    return np.minimum(hardware.intra_node, hardware.peer * np.maximum(near - 1, 1.0))
+def _inside(hardware: RankHardware, members: RankGroup) -> Column:
+    """Bytes/s of a rank in a ring of its node; in a mesh or torus the links to ranks outside of the group are idle."""
+    if members.box:
+        return members.box.gather
+    return np.minimum(hardware.intra_node, hardware.peer * np.maximum(members.near - 1, 1.0))
+
+
+def _inside_exchange(hardware: RankHardware, members: RankGroup) -> Column:
+    """Bytes/s of a rank in an all-to-all of its node."""
+    return members.box.exchange if members.box else _inside(hardware, members)
+
+
+def _inside_hops(tuned: Constants, members: RankGroup) -> Column:
+    """Seconds of the hops of a ring in a node."""
+    return (members.box.hops if members.box else members.near - 1) * tuned.intra_node_s
 
 
 def _levels(hardware: RankHardware, members: RankGroup) -> Iterator[tuple[PodLevel, PodSpan]]:
@@ -157,7 +174,7 @@ def _node_seconds(
 ) -> tuple[Column, Column]:
     """Seconds of one pass of `size_bytes` around the ring: (on the links in a node, on the ports of a node)."""
     # Each rank receives the part of the data that the others hold; the ring enters and leaves a node once.
-    inside_bytes_per_s = _inside(hardware, members.near) * tuned.intra_node
+    inside_bytes_per_s = _inside(hardware, members) * tuned.intra_node
     inside_s = (members.near - 1) / members.near * size_bytes / inside_bytes_per_s
     port_bytes_per_s = np.minimum(
         hardware.inter_node * members.near * tuned.inter_node, np.where(members.near > 1, inside_bytes_per_s, np.inf)
@@ -196,7 +213,7 @@ def _crossing_edges(nodes_per_pod: Column, span: PodSpan) -> Column:
 
 def _hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
     """Seconds of the hops of a ring: between the ranks of a node, between nodes, and from pod to pod."""
-    latency_s = (members.near - 1) * tuned.intra_node_s + (members.nodes - 1) * tuned.inter_node_s
+    latency_s = _inside_hops(tuned, members) + (members.nodes - 1) * tuned.inter_node_s
     for level, span in _levels(hardware, members):
         latency_s = latency_s + (span.pods - 1) * level.latency_s
     return latency_s
@@ -206,7 +223,7 @@ def _tree_hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> 
     """Seconds of the hops of a tree over nodes. Like those between nodes, hops between pods are two for each level of
     the tree."""
     between_hops = 2 * np.log2(np.maximum(members.nodes, 1.0))
-    latency_s = (members.near - 1) * tuned.intra_node_s + between_hops * tuned.inter_node_s
+    latency_s = _inside_hops(tuned, members) + between_hops * tuned.inter_node_s
     for level, span in _levels(hardware, members):
         latency_s = latency_s + 2 * np.log2(span.pods) * level.latency_s
     return latency_s
@@ -215,7 +232,8 @@ def _tree_hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> 
 def _message_latency(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
     """Seconds of latency of messages to all members at the same time: one hop in the node, one between nodes, and one
     across each level of switches that the group spans."""
-    latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
+    distance_s = members.box.distance_s if members.box else 0.0
+    latency_s = tuned.intra_node_s + distance_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
     for level, span in _levels(hardware, members):
         latency_s = latency_s + np.where(span.pods > 1, level.latency_s, 0.0)
     return latency_s
@@ -268,7 +286,7 @@ def all_reduce(
 
 def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
     """Seconds of an all-to-all; each rank's input is `size_bytes` in total, including the part it keeps."""
-    inside_s = (members.near - 1) / members.ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
+    inside_s = (members.near - 1) / members.ranks * size_bytes / (_inside_exchange(hardware, members) * tuned.dispatch)
     between_s = (members.ranks - members.near) / members.ranks * size_bytes / (hardware.inter_node * tuned.dispatch)
     between_s = between_s * _oversubscribed(hardware, members)
     latency_s = _message_latency(hardware, tuned, members)
@@ -283,7 +301,7 @@ def dispatch(
     """Seconds to dispatch tokens of `size_bytes` in total, each to experts on `ranks` other ranks and `nodes` other
     nodes, which are equally likely. A token is sent once to each node with one of its experts, and from there once to
     each device (DeepSeek-V3, arXiv:2412.19437, section 3.2.2)."""
-    inside_s = ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
+    inside_s = ranks * size_bytes / (_inside_exchange(hardware, members) * tuned.dispatch)
     between_s = nodes * size_bytes / (hardware.inter_node * tuned.dispatch) * _oversubscribed(hardware, members)
     latency_s = _message_latency(hardware, tuned, members)
     return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + latency_s, 0.0)
@@ -298,7 +316,9 @@ def send(
     The last min(stride, R) of the R ranks of a pod send out of it, over uplinks with the bandwidth of R ports over the
     oversubscription."""
     is_same_node = stride < hardware.per_node
-    inside_s = size_bytes / (hardware.peer * tuned.intra_node) + tuned.intra_node_s
+    job_ranks = hardware.per_node if span is None else span
+    peer = torus_time.send_rate(hardware.torus, stride, job_ranks) if hardware.torus else hardware.peer
+    inside_s = size_bytes / (peer * tuned.intra_node) + tuned.intra_node_s
     wire_s = size_bytes / (hardware.inter_node * tuned.inter_node)
     between_s, latency_s = wire_s, np.full(1, tuned.inter_node_s)
     for level in hardware.fabric:
