@@ -215,17 +215,28 @@ class SwitchLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     `oversubscription`: bandwidth of the links into a pod's switches from below, over that of their links to the next
     level; 1 for a non-blocking level. `latency`: seconds that crossing this level adds to a hop between nodes, if
-    known. In a rail-optimised network, in which devices of equal index in their nodes share a leaf switch, the pod of a
-    leaf has as many nodes as the switch has links to devices.
+    known.
+
+    `kind`: in a `pod`, a switch or group of switches connects all devices of the nodes. With `rail`, the devices of
+    equal index in their nodes share a switch, which has as many links to devices as a pod has nodes. `pxn`: messages to
+    a device of another index change rails over the links in the sender's node (NCCL's PXN); otherwise over the uplinks.
     """
 
     name: str
     nodes: int
     oversubscription: Claim
     latency: Claim | None = None
+    kind: Literal["pod", "rail"] = "pod"
+    pxn: bool = True
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` for a pod of fewer than two nodes or too many, or more uplinks than downlinks."""
+        """Raises `BadInput` for a pod of fewer than two nodes or too many, more uplinks than downlinks, or messages
+        without PXN where there are no rails."""
+        if self.kind == "pod" and not self.pxn:
+            raise BadInput(
+                f'fabric level {self.name!r} has pxn = false, which only concerns rails, but kind = "{self.kind}".',
+                'Set kind = "rail", or leave pxn out.',
+            )
         if self.nodes < 2:
             raise BadInput(
                 f"fabric level {self.name!r} has nodes = {limits.show(self.nodes)}, but a pod has at least 2.",

@@ -100,6 +100,12 @@ def check_fabric(machine: Machine) -> None:
                 f"{inner.name!r} with pods of {inner.nodes}: {outer.nodes} is not a larger multiple of {inner.nodes}.",
                 "List the levels from the leaves up, each with a multiple of the nodes of the one before.",
             )
+        if outer.kind == "rail":
+            raise BadInput(
+                f"{machine.name} has rails at fabric level {outer.name!r}, above level {inner.name!r}, but devices of "
+                "different indices meet at most once on the way up.",
+                'Set kind = "rail" for the first level only.',
+            )
 
 
 def check_torus(machine: Machine) -> None:

@@ -86,10 +86,17 @@ def _describe_levels(machine: Machine) -> list[str]:
     if not machine.fabric:
         return []
     levels = [
-        f"pods of {level.nodes} nodes at {level.oversubscription.value:g}:1 ({level.oversubscription.source})"
+        f"{_kind(level)} of {level.nodes} nodes at {level.oversubscription.value:g}:1 ({level.oversubscription.source})"
         for level in machine.fabric
     ]
     return [
         f"Network: {', '.join(levels)}. Predicted from the bytes on uplinks, with ranks placed in pods in their order "
         "and balanced uplinks; not calibrated."
     ]
+
+
+def _kind(level: SwitchLevel) -> str:
+    """The kind of a level of switches, in the plural."""
+    if level.kind == "pod":
+        return "pods"
+    return f"rails {'with' if level.pxn else 'without'} PXN"

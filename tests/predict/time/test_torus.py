@@ -80,7 +80,7 @@ def groups(grid: Grid, size: int, stride: int) -> Iterator[list[int]]:
 
 def gather_loads(grid: Grid, size: int, stride: int, order: Sequence[int]) -> Loads:
     """Bytes on each link in an all-gather of `BYTES` that passes the axes in this order, in all groups at the same
-    time: each device passes what it holds around the ring, half in each direction, or along the line both ways."""
+    time: each device passes its blocks around the ring, half in each direction, or along the line both ways."""
     loads: Loads = defaultdict(float)
     for members in groups(grid, size, stride):
         positions = [grid.position(rank) for rank in members]
@@ -124,8 +124,8 @@ def fastest_mixture_s(grid: Grid, loads: list[Loads]) -> float:
     shares = np.array([[1.0] * len(loads) + [0.0]])
     cost = np.array([0.0] * len(loads) + [1.0])
     scale = rows.max()
-    found = optimize.linprog(cost, A_ub=limits / scale, b_ub=np.zeros(len(links)), A_eq=shares, b_eq=[1.0])
-    return float(found.x[-1])
+    solution = optimize.linprog(cost, A_ub=limits / scale, b_ub=np.zeros(len(links)), A_eq=shares, b_eq=[1.0])
+    return float(solution.x[-1])
 
 
 def all_to_all_loads(grid: Grid, size: int, stride: int) -> Loads:
@@ -233,15 +233,15 @@ def test_slices_have_the_shapes_that_google_offers(known: Machine, sides: tuple[
 
 
 def rank_torus(known: Machine) -> RankTorus:
-    found = hardware.of_machine(known, "bfloat16").torus
-    assert found
-    return found
+    torus = hardware.of_machine(known, "bfloat16").torus
+    assert torus
+    return torus
 
 
 def test_pod_has_the_published_bisection_and_all_reduce_bandwidth() -> None:
     """docs.cloud.google.com/tpu/docs/v6e: 3.2 TB/s between the halves of a pod of 256, 102.4 TB/s in an all-reduce."""
     whole = torus_time.box(rank_torus(V6E), column(256), column(1), column(256))
-    # Half of what each of 128 chips receives in an all-to-all comes from the other half of the pod.
+    # 128 of the 255 blocks that each chip receives in an all-to-all come from the other half of the pod.
     assert whole.exchange[0] * 128 * 128 / 255 == pytest.approx(3.2e12)
     assert whole.gather[0] * 256 == pytest.approx(102.4e12)
 

@@ -7,7 +7,7 @@ if all cases (rows of a prediction) have the same hardware.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,14 @@ from trainyard.predict.inputs.ratio_surface import RatioSurface, surface
 class PodLevel(NamedTuple):
     """A level of the switches between nodes, as columns of shape (1,). `ranks`: below one pod. `oversubscription`:
     bandwidth of all links of the pod's nodes to the network, over that of the pod's uplinks: the product of those of
-    this level and the levels below. `latency_s`: seconds that crossing this level adds to a hop between nodes."""
+    this level and the levels below. `latency_s`: seconds that crossing this level adds to a hop between nodes.
+    `rails`: how messages to a device of another index in another node of the pod travel: directly, over the links in
+    the sender's node to the device of that index first, or over the uplinks."""
 
     ranks: Column
     oversubscription: Column
     latency_s: Column
+    rails: Literal["none", "forwarded", "crossed"] = "none"
 
 
 class RankTorus(NamedTuple):
@@ -170,6 +173,7 @@ def _pod_levels(machine: Machine) -> tuple[PodLevel, ...]:
             ranks=column(level.nodes * machine.ranks_per_node),
             oversubscription=column(ratio),
             latency_s=column(level.latency.value if level.latency else 0.0),
+            rails="none" if level.kind == "pod" else "forwarded" if level.pxn else "crossed",
         )
         for level, ratio in zip(machine.fabric, ratios, strict=True)
     )

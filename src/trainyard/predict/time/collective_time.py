@@ -16,8 +16,10 @@ of a collective is then the maximum over the links of the bytes that cross them 
 - ranks are placed in pods in their global order, and traffic is balanced over the uplinks (Zahavi, "Fat-tree routing
   and node ordering providing contention free traffic for MPI global collectives", JPDC 72(11), 2012, shows how). Hash
   collisions and other jobs are not included;
-- messages leave a node at the device with the index of the receiver's in its node (NCCL's PXN), so that in a
-  rail-optimised network they do not cross the leaf level within a pod.
+- in a rail-optimised network, messages leave a node at the device with the index of the receiver's in its node (NCCL's
+  PXN), so that they do not cross the leaf level within a pod. Without PXN, messages between devices of different
+  indices use the uplinks, also within a pod. Rings and trees stay in their rail if the members of the group in one node
+  have the same indices as in the next; otherwise each node counts as a pod.
 
 With an oversubscription of 1, no term of a pod exceeds that of a node, and the bandwidth is that of an ideal network.
 """
@@ -53,12 +55,14 @@ class PodSpan(NamedTuple):
 
 class RankGroup(NamedTuple):
     """The `ranks` of a collective, `near` of which share a node. `spans`: for each level of switches between nodes.
-    `box`: of those in a node, if its links are a torus."""
+    `box`: of those in a node, if its links are a torus. `other_rails`: share of a rank's messages to other nodes whose
+    receivers have another index in their nodes."""
 
     ranks: Column
     near: Column
     spans: tuple[PodSpan, ...] = ()
     box: TorusBox | None = None
+    other_rails: Column | float = 0.0
 
     @property
     def nodes(self) -> Column:
@@ -71,7 +75,13 @@ def group(hardware: RankHardware, ranks: Column, stride: Column, job_ranks: Colu
     near = np.clip(np.floor(hardware.per_node / stride), 1.0, ranks)
     spans = tuple(_pod_span(level, ranks, near, stride, job_ranks) for level in hardware.fabric)
     box = torus_time.box(hardware.torus, near, stride, job_ranks) if hardware.torus else None
-    return RankGroup(ranks, near, spans, box)
+    members = RankGroup(ranks, near, spans, box)
+    return _on_rails(hardware, members, stride) if _has_rails(hardware, "forwarded", "crossed") else members
+
+
+def _has_rails(hardware: RankHardware, *rails: str) -> bool:
+    """Whether a level of switches has rails, between which messages travel in one of these ways."""
+    return any(level.rails in rails for level in hardware.fabric)
 
 
 def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_ranks: Column) -> PodSpan:
@@ -97,6 +107,37 @@ def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_
         leaving=np.where(is_inside, 0.0, leaving),
         outside=np.where(is_inside, 0.0, np.minimum(outside, (ranks - near) / ranks)),
     )
+
+
+def _on_rails(hardware: RankHardware, members: RankGroup, stride: Column) -> RankGroup:
+    """The group with its traffic between rails: the share of messages to other nodes whose receivers have another
+    index, and the spans of levels whose uplinks carry these messages."""
+    per_node = hardware.per_node
+    common = np.gcd(stride.astype(np.int64), per_node.astype(np.int64))
+    other_rails = 1 - 1 / np.minimum(per_node / common, members.ranks)
+    spans = tuple(
+        _cross_rails(members, span, stride, per_node, other_rails) if level.rails == "crossed" else span
+        for level, span in _levels(hardware, members)
+    )
+    return members._replace(spans=spans, other_rails=other_rails)
+
+
+def _cross_rails(members: RankGroup, span: PodSpan, stride: Column, per_node: Column, other_rails: Column) -> PodSpan:
+    """The span, if messages between devices of different indices use the uplinks of their pod."""
+    between_share = (members.ranks - members.near) / members.ranks
+    changes_rail = _changes_rail(stride, per_node) & (members.nodes > 1)
+    return PodSpan(
+        pods=np.where(changes_rail, np.ceil(members.nodes), span.pods),
+        per_pod=np.where(changes_rail, members.near, span.per_pod),
+        is_even=span.is_even,
+        leaving=np.where(changes_rail, np.maximum(1 / members.near, span.leaving), span.leaving),
+        outside=span.outside + (between_share - span.outside) * other_rails,
+    )
+
+
+def _changes_rail(stride: Column, per_node: Column) -> np.ndarray:
+    """Whether ranks that are `stride` apart, in consecutive nodes, have different indices in them."""
+    return (np.mod(stride, per_node) != 0) & (np.mod(per_node, stride) != 0)
 
 
 def tensor(cases: Cases, hardware: RankHardware) -> RankGroup:
@@ -231,11 +272,11 @@ def _tree_hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> 
 
 def _message_latency(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
     """Seconds of latency of messages to all members at the same time: one hop in the node, one between nodes, and one
-    across each level of switches that the group spans."""
+    across each level of switches that messages cross."""
     distance_s = members.box.distance_s if members.box else 0.0
     latency_s = tuned.intra_node_s + distance_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
     for level, span in _levels(hardware, members):
-        latency_s = latency_s + np.where(span.pods > 1, level.latency_s, 0.0)
+        latency_s = latency_s + np.where(span.outside > 0, level.latency_s, 0.0)
     return latency_s
 
 
@@ -286,8 +327,11 @@ def all_reduce(
 
 def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
     """Seconds of an all-to-all; each rank's input is `size_bytes` in total, including the part it keeps."""
-    inside_s = (members.near - 1) / members.ranks * size_bytes / (_inside_exchange(hardware, members) * tuned.dispatch)
-    between_s = (members.ranks - members.near) / members.ranks * size_bytes / (hardware.inter_node * tuned.dispatch)
+    inside_share, between_share = (members.near - 1) / members.ranks, (members.ranks - members.near) / members.ranks
+    if _has_rails(hardware, "forwarded"):
+        inside_share = inside_share + between_share * members.other_rails
+    inside_s = inside_share * size_bytes / (_inside_exchange(hardware, members) * tuned.dispatch)
+    between_s = between_share * size_bytes / (hardware.inter_node * tuned.dispatch)
     between_s = between_s * _oversubscribed(hardware, members)
     latency_s = _message_latency(hardware, tuned, members)
     seconds = np.maximum(inside_s, between_s) + latency_s
@@ -314,16 +358,23 @@ def send(
     ranks from the first sender to the last receiver, all of whose sends take as long as the slowest; None: unlimited.
 
     The last min(stride, R) of the R ranks of a pod send out of it, over uplinks with the bandwidth of R ports over the
-    oversubscription."""
+    oversubscription; all R, if the receivers are on other rails of a network without PXN."""
     is_same_node = stride < hardware.per_node
     job_ranks = hardware.per_node if span is None else span
     peer = torus_time.send_rate(hardware.torus, stride, job_ranks) if hardware.torus else hardware.peer
     inside_s = size_bytes / (peer * tuned.intra_node) + tuned.intra_node_s
     wire_s = size_bytes / (hardware.inter_node * tuned.inter_node)
     between_s, latency_s = wire_s, np.full(1, tuned.inter_node_s)
+    changes_rail = np.mod(np.where(np.isfinite(stride), stride, 0.0), hardware.per_node) != 0
+    if _has_rails(hardware, "forwarded"):
+        between_s = np.where(changes_rail, np.maximum(between_s, size_bytes / (peer * tuned.intra_node)), between_s)
+        latency_s = latency_s + np.where(changes_rail, tuned.intra_node_s, 0.0)
     for level in hardware.fabric:
-        crosses = (np.inf if span is None else span) > level.ranks
-        sending = np.minimum(stride / level.ranks, 1.0)
+        # On rails, the busiest one has a sender in each node of which a rank sends out of the pod.
+        senders = stride if level.rails == "none" else np.ceil(stride / hardware.per_node) * hardware.per_node
+        crosses, sending = (np.inf if span is None else span) > level.ranks, np.minimum(senders / level.ranks, 1.0)
+        if level.rails == "crossed":
+            crosses, sending = crosses | changes_rail, np.where(changes_rail, 1.0, sending)
         between_s = np.maximum(between_s, np.where(crosses, level.oversubscription * sending * wire_s, 0.0))
         latency_s = latency_s + np.where(crosses, level.latency_s, 0.0)
     return np.where(is_same_node, inside_s * hardware.collective_ratio("send", size_bytes), between_s + latency_s)
