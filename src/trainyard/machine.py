@@ -195,6 +195,9 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     `ratios`: collective -> its measured over predicted time by bytes, if its probe found that they help.
     `peer_bandwidth`: that to a single other device, if each pair has its own links (a mesh, without a switch).
     `torus`: the links to neighbours, whose bandwidths add up to `bandwidth`, if there is no switch either.
+    `algorithms`: those of collectives that software may choose from in addition to rings, and between nodes trees:
+    `nvls` (reduction and multicast in the switches of a node), `pat` (trees for all-gathers and reduce-scatters of
+    groups with one rank per node).
     """
 
     name: str
@@ -205,6 +208,7 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ratios: dict[str, RateCurve] = {}
     peer_bandwidth: Claim | None = None
     torus: Torus | None = None
+    algorithms: tuple[Literal["nvls", "pat"], ...] = ()
 
     def __post_init__(self) -> None:
         _check_positive(self.name, self.bandwidth, *((self.peer_bandwidth,) if self.peer_bandwidth else ()))
@@ -230,8 +234,8 @@ class SwitchLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pxn: bool = True
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` for a pod of fewer than two nodes or too many, more uplinks than downlinks, or messages
-        without PXN where there are no rails."""
+        """Raises `BadInput` for a pod of fewer than two nodes or too many, more uplinks than downlinks, or a pod
+        without PXN."""
         if self.kind == "pod" and not self.pxn:
             raise BadInput(
                 f'fabric level {self.name!r} has pxn = false, which only concerns rails, but kind = "{self.kind}".',
@@ -291,7 +295,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         """Raises `BadInput` if a count, the interval or the overhead is out of range, the levels of the fabric do not
-        nest, a torus does not have the devices of a node, or a CPU has a host."""
+        nest, a torus does not have the devices of a node, a link cannot have an algorithm, or a CPU has a host."""
         if self.per_node < 1 or self.nodes < 1:
             counts = f"{limits.show(self.nodes)} nodes of {limits.show(self.per_node)} devices"
             raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")
@@ -304,6 +308,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         limits.check_value("nodes x per_node x ranks of a device =", self.devices * self.device.ranks, limits.DEVICES)
         machine_checks.check_fabric(self)
         machine_checks.check_torus(self)
+        machine_checks.check_algorithms(self)
         if self.prediction_interval and not 0 < self.prediction_interval[0] <= self.prediction_interval[1] <= 100:
             raise BadInput(
                 f"{self.name} has a prediction_interval of {self.prediction_interval}, which is not two increasing "

@@ -134,6 +134,26 @@ def check_torus(machine: Machine) -> None:
         )
 
 
+def check_algorithms(machine: Machine) -> None:
+    """Raises `BadInput` for an algorithm that the link cannot have: reductions in switches need a switch in the node,
+    and trees of messages between nodes are for links between nodes."""
+    inside, between = machine.intra_node, machine.inter_node
+    if "nvls" in inside.algorithms and (inside.torus or inside.peer_bandwidth):
+        raise BadInput(
+            f'{inside.name} has the algorithm "nvls", which its switches compute, but it has links between devices.',
+            "Remove it from algorithms, or torus and peer_bandwidth.",
+        )
+    if between and "nvls" in between.algorithms:
+        raise BadInput(
+            f'{between.name} has the algorithm "nvls", which is for switches in a node.', "Move it to [intra_node]."
+        )
+    if "pat" in inside.algorithms:
+        raise BadInput(
+            f'{inside.name} has the algorithm "pat", which is for groups with one rank per node.',
+            "Move it to [inter_node].",
+        )
+
+
 def _check_device(device: Device) -> None:
     """Raises `BadInput` for an impossible number of a device."""
     _check_range(device.name, device.memory, _MEMORY)

@@ -58,9 +58,18 @@ def refuse_for_parts(options: Fabric, machines: str) -> None:
 
 
 def describe_network(machine: Machine, ranks: int) -> list[str]:
-    """Sentences on the torus in a node and the levels of switches between nodes of a job of `ranks` ranks; none without
-    them."""
-    return [*_describe_torus(machine, ranks), *_describe_levels(machine)]
+    """Sentences on the torus in a node, the levels of switches between nodes and the algorithms of collectives of a job
+    of `ranks` ranks; none without them."""
+    return [*_describe_torus(machine, ranks), *_describe_levels(machine), *_describe_algorithms(machine)]
+
+
+def _describe_algorithms(machine: Machine) -> list[str]:
+    """A sentence on the algorithms, if there are more than rings and trees."""
+    links = filter(None, (machine.intra_node, machine.inter_node))
+    algorithms = [name.upper() for link in links for name in link.algorithms]
+    if not algorithms:
+        return []
+    return [f"Collectives choose the fastest of ring, trees over nodes, {', '.join(algorithms)}; not calibrated."]
 
 
 def _describe_torus(machine: Machine, ranks: int) -> list[str]:

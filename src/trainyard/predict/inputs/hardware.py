@@ -82,6 +82,8 @@ class RankHardware:
     cases."""
     torus: RankTorus | None = None
     """The links inside a node, if they are a torus; the same in all cases."""
+    algorithms: tuple[str, ...] = ()
+    """Algorithms of collectives in addition to rings and trees, of both links; the same in all cases."""
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
         """The hardware of these rows (cases)."""
@@ -100,7 +102,7 @@ class RankHardware:
         return np.ones(1)
 
 
-COMMON = ("fabric", "torus")
+COMMON = ("fabric", "torus", "algorithms")
 """Fields of `RankHardware` that are not columns, but the same in all cases."""
 
 
@@ -152,6 +154,7 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
         host_link_s=column(host.link.latency.value if host else 0.0),
         fabric=_pod_levels(machine),
         torus=rank_torus(machine),
+        algorithms=(*machine.intra_node.algorithms, *(machine.inter_node.algorithms if machine.inter_node else ())),
     )
     ratios, curves = machine.device.product_ratios, machine.intra_node.ratios
     product_ratios = surface(ratios) if ratios and ratios.dtype == dtype else None

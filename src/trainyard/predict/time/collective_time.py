@@ -21,6 +21,11 @@ of a collective is then the maximum over the links of the bytes that cross them 
   indices use the uplinks, also within a pod. Rings and trees stay in their rail if the members of the group in one node
   have the same indices as in the next; otherwise each node counts as a pod.
 
+**Algorithms.** A collective takes the fastest algorithm that the machine has, as NCCL's tuner chooses: a ring, a pair
+of trees over nodes (all-reduces), a reduction in the switches of a node (NVLS), or trees with one rank per node (PAT,
+all-gathers and reduce-scatters). The seconds of their hops are multiples of a hop of a ring, which is fitted; the
+factors are those of NCCL's tuner.
+
 With an oversubscription of 1, no term of a pod exceeds that of a node, and the bandwidth is that of an ideal network.
 """
 
@@ -36,6 +41,16 @@ from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import PodLevel, RankHardware
 from trainyard.predict.time import torus_time
 from trainyard.predict.time.torus_time import TorusBox
+
+_NVLS_HOPS = 25.0 / 3.4
+"""Latency of a collective in the switches of a node, over that of a hop of a ring: NCCL's 25 us and 3.4 us
+(NVIDIA/nccl src/graph/tuning.cc, `hwLat`, NVLink, Simple)."""
+_NVLS_BANDWIDTH = 0.74
+"""Bandwidth of a collective in the switches of a node over that of a ring: NCCL's `nvlsEfficiency` of Blackwell, the
+lower one (0.85 for Hopper). With it 8 H100 attain 1.15 times the bus bandwidth of a ring in an all-reduce."""
+_PAT_LOG_HOPS, _PAT_RANK_HOPS, _PAT_BANDWIDTH = 1 / 3.5, 2.8 / 14.0, 0.75
+"""Latency of PAT for each level of its tree and for each rank, over that of a hop of a ring between nodes (14 us), and
+its bandwidth over that of a ring (NVIDIA/nccl src/graph/tuning.cc)."""
 
 
 class PodSpan(NamedTuple):
@@ -295,12 +310,53 @@ def _correct(nodes: Column, seconds: Column, ratio: Column) -> Column:
     return seconds * np.where(nodes > 1, 1.0, ratio)
 
 
+def _gather_seconds(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
+    """Seconds of an all-gather or a reduce-scatter by the fastest algorithm."""
+    ring_wire_s = _wire(hardware, tuned, members, size_bytes)
+    seconds = ring_wire_s + _hops(hardware, tuned, members)
+    if "nvls" in hardware.algorithms:
+        # The switches read or write all of the data of each rank, its own part included.
+        switch_s = _switch_seconds(hardware, tuned, members, size_bytes)
+        seconds = np.where(members.nodes > 1, seconds, np.minimum(seconds, switch_s))
+    if "pat" in hardware.algorithms:
+        pat_s = ring_wire_s / _PAT_BANDWIDTH + _pat_hops(hardware, tuned, members)
+        seconds = np.where(members.near > 1, seconds, np.minimum(seconds, pat_s))
+    return seconds
+
+
+def _pat_hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
+    """Seconds of the hops of trees with one rank per node."""
+    hops = _PAT_LOG_HOPS * np.log2(members.ranks) + _PAT_RANK_HOPS * members.ranks
+    latency_s = hops * tuned.inter_node_s
+    for level, span in _levels(hardware, members):
+        latency_s = latency_s + np.log2(span.pods) * level.latency_s
+    return latency_s
+
+
+def _switch_all_reduce_seconds(
+    hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column
+) -> Column:
+    """Seconds of an all-reduce that the switches of each node reduce, by trees between nodes. Each rank sends all of
+    its data for the reduction, and its part of the sum to all others."""
+    switch_s = _switch_seconds(hardware, tuned, members, (1 + 1 / members.near) * size_bytes)
+    # Data passes the switches and the trees in chunks, so that the slower of both sets the rate.
+    trees_s = 2 * _tree_wire(hardware, tuned, members, size_bytes)
+    hops_s = 2 * (_tree_hops(hardware, tuned, members) - _inside_hops(tuned, members))
+    return np.where(members.nodes > 1, np.maximum(switch_s, trees_s) + hops_s, switch_s)
+
+
+def _switch_seconds(hardware: RankHardware, tuned: Constants, members: RankGroup, sent_bytes: Column) -> Column:
+    """Seconds until each rank has sent `sent_bytes` to the switches of its node, latency included."""
+    bytes_per_s = _inside(hardware, members) * tuned.intra_node * _NVLS_BANDWIDTH
+    return sent_bytes / bytes_per_s + _NVLS_HOPS * tuned.intra_node_s
+
+
 def gather(
     hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, collective: str = "all_gather"
 ) -> Column:
     """Seconds of an all-gather or, as `collective`, of a reduce_scatter, of `size_bytes` over all ranks; 0 for a single
     rank."""
-    seconds = _wire(hardware, tuned, members, size_bytes) + _hops(hardware, tuned, members)
+    seconds = _gather_seconds(hardware, tuned, members, size_bytes)
     seconds = _correct(members.nodes, seconds, hardware.collective_ratio(collective, size_bytes))
     return np.where(members.ranks > 1, seconds, 0.0)
 
@@ -308,15 +364,18 @@ def gather(
 def all_reduce(
     hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, is_split: Column | None = None
 ) -> Column:
-    """Seconds of an all-reduce of `size_bytes`, by a ring (a reduce-scatter followed by an all-gather) or by a pair of
-    trees over nodes, whichever is faster; 0 for a single rank. A tree has fewer hops, and may send more across pods.
-    `is_split`: 1 if reduce-scatter and all-gather are called instead, for the corrections of probed machines; None:
-    never."""
-    ring_wire_s = _wire(hardware, tuned, members, size_bytes)
-    tree_wire_s = _tree_wire(hardware, tuned, members, size_bytes) if hardware.fabric else ring_wire_s
+    """Seconds of an all-reduce of `size_bytes` by the fastest algorithm: a reduce-scatter followed by an all-gather, or
+    a pair of trees over nodes, which has fewer hops and may send more across pods; 0 for a single rank.
+    `is_split`: 1 if reduce-scatter and all-gather are called instead, for the corrections of probed machines, and for
+    reductions in switches, which then save latency only; None: never."""
+    tree_wire_s = (_tree_wire if hardware.fabric else _wire)(hardware, tuned, members, size_bytes)
     seconds = 2 * np.minimum(
-        ring_wire_s + _hops(hardware, tuned, members), tree_wire_s + _tree_hops(hardware, tuned, members)
+        _gather_seconds(hardware, tuned, members, size_bytes), tree_wire_s + _tree_hops(hardware, tuned, members)
     )
+    split = np.zeros(1) if is_split is None else is_split
+    if "nvls" in hardware.algorithms:
+        switch_s = _switch_all_reduce_seconds(hardware, tuned, members, size_bytes)
+        seconds = np.where((split > 0) | (members.near == 1), seconds, np.minimum(seconds, switch_s))
     ratio = hardware.collective_ratio("all_reduce", size_bytes)
     if is_split is not None:
         halves = [hardware.collective_ratio(name, size_bytes) for name in ("reduce_scatter", "all_gather")]
