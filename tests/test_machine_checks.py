@@ -122,6 +122,9 @@ def test_levels_of_switches_are_read_from_the_leaves_up(tmp_path: Path) -> None:
         (LEAF + SPINE.replace("64", "16"), ["spine", "leaf", "16"]),
         (LEAF + SPINE.replace("64", "40"), ["spine", "40", "16"]),
         (SPINE + LEAF, ["leaf", "16", "spine", "64"]),
+        (LEAF + SPINE + 'kind = "rail"\n', ["spine", "leaf", "rail"]),
+        (LEAF + "pxn = false\n", ["leaf", "pxn", "rail"]),
+        (LEAF + 'kind = "ring"\n', ["ring"]),
         (LEAF.replace("16", "1"), ["leaf", "1", "2"]),
         (LEAF.replace("16", "99999999"), ["leaf", "99,999,999"]),
         (LEAF.replace("value = 2", "value = 0.5"), ["leaf", "0.5", "1"]),
@@ -146,3 +149,48 @@ def test_switches_need_a_link_between_nodes(tmp_path: Path) -> None:
     with refused(BadFile, str(path), "tpu-v5p", "1 level", "inter_node") as caught:
         machine.load(str(path))
     assert caught.value.next_step
+
+
+TORUS = """
+[intra_node.torus]
+slices = true
+cube = 2
+
+[[intra_node.torus.axes]]
+size = 4
+bandwidth = { value = 150e9, unit = "bytes/s", source = "a test" }
+
+[[intra_node.torus.axes]]
+size = 2
+bandwidth = { value = 150e9, unit = "bytes/s", source = "a test" }
+"""
+
+
+def test_torus_is_read_with_its_axes(tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(H100 + TORUS, "utf-8")
+    torus = machine.load(str(path)).intra_node.torus
+    assert torus
+    assert (torus.shape, torus.devices, torus.slices, torus.cube) == ("4x2", 8, True, 2)
+    assert [axis.links for axis in torus.axes] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        (TORUS.replace("size = 4", "size = 3"), ["3x2", "cube", "2"]),
+        (TORUS.replace("size = 4", "size = 6"), ["6x2", "12", "8"]),
+        (TORUS.replace("size = 4", "size = 1"), ["size = 1", "2"]),
+        (TORUS.replace("150e9", "50e9"), ["4.5e+11", "1.5e+11"]),
+        (TORUS.replace("150e9", "0"), ["torus", "zero"]),
+        (TORUS.replace("cube = 2", "cube = -1"), ["cube", "-1"]),
+        (TORUS.replace('"bytes/s"', '"bit/s"'), ["bit/s", "bytes/s"]),
+        ("\n[intra_node.torus]\naxes = []\n", ["0 axes", "6"]),
+        (TORUS.replace("intra_node", "inter_node"), ["torus", "between nodes"]),
+    ],
+)
+def test_impossible_torus_is_refused(text: str, values: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "m.toml"
+    path.write_text(H100 + text, "utf-8")
+    with refused(BadFile, *values):
+        machine.load(str(path))

@@ -28,7 +28,7 @@ from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constant_sets import ConstantSet, assumed
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.fitted_range import FittedRange, range_of
-from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.inputs.hardware import COMMON, RankHardware
 from trainyard.predict.time import step
 from validation import rows
 from validation.rows import Row
@@ -125,9 +125,13 @@ def columns(chosen: Sequence[Row]) -> tuple[Cases, RankHardware, Column]:
         machine = rows.machine_of(row)
         rank = hardware.of_machine(machine, *rows.precision_of(row.precision, machine))
         ranks.append(replace(rank, inter_node=cases.column(row.fabric)) if row.fabric else rank)
-    names = [field.name for field in fields(RankHardware) if field.name != "fabric"]  # no machine file has one
+    networks = {(rank.torus, rank.algorithms) for rank in ranks}
+    if len(networks) > 1:
+        raise ValueError("rows of different tori or algorithms cannot be predicted at once")
+    torus, algorithms = networks.pop()
+    names = [field.name for field in fields(RankHardware) if field.name not in COMMON]  # no machine file has a fabric
     values: dict[str, Any] = {name: np.concatenate([getattr(rank, name) for rank in ranks]) for name in names}
-    return batch, RankHardware(**values), np.array([row.seconds for row in chosen])
+    return batch, RankHardware(**values, torus=torus, algorithms=algorithms), np.array([row.seconds for row in chosen])
 
 
 def predicted(chosen: Sequence[Row], tuned: Constants) -> tuple[Column, Column]:

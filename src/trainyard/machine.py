@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from math import log
+from math import log, prod
 from pathlib import Path
 from typing import Literal
 
@@ -67,6 +67,8 @@ class RateCurve(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return float(np.interp(log(max(size, 1e-300)), log_sizes, rates))  # 0 has no logarithm
 
 
+_MOST_AXES = 6
+"""Axes of the torus with most of them that was built (Fujitsu's Tofu)."""
 _MOST_RATIO = 100.0
 """Largest factor between a measured and a predicted product: a larger one is another machine."""
 
@@ -135,11 +137,69 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise BadInput(f"{self.name} has ranks = {limits.show(self.ranks)}, but needs at least 1.")
 
 
+class TorusAxis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One axis of a torus of `size` devices. `bandwidth`: bytes/s of one link in one direction. A device has a link to
+    each of its two neighbours on the axis, or one link if there are two devices."""
+
+    size: int
+    bandwidth: Claim
+
+    def __post_init__(self) -> None:
+        """Raises `BadInput` for fewer than two devices or a bandwidth of 0."""
+        if self.size < 2:
+            raise BadInput(
+                f"a torus has an axis of size = {limits.show(self.size)}, but an axis has at least 2 devices.",
+                "Leave the axis out.",
+            )
+        _check_positive("a torus", self.bandwidth)
+
+    @property
+    def links(self) -> int:
+        """Links of a device on this axis."""
+        return min(self.size - 1, 2)
+
+
+class Torus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Links between neighbours on several axes, the first of which varies fastest in the order of ranks.
+
+    `slices`: a job gets a box with sides as equal as possible; if False, the first devices in the order of ranks. An
+    axis of a box is a ring if it is the whole axis or, with `cube`, if all sides of the box are multiples of `cube`:
+    optical switches then close the axes of boxes that are made of whole cubes (TPU v5p: 4).
+    """
+
+    axes: tuple[TorusAxis, ...]
+    slices: bool = False
+    cube: int = 0
+
+    def __post_init__(self) -> None:
+        """Raises `BadInput` without axes, with too many, or if cubes do not divide them."""
+        if not 1 <= len(self.axes) <= _MOST_AXES:
+            raise BadInput(f"a torus has {len(self.axes)} axes, but it must have 1 to {_MOST_AXES}.")
+        if self.cube < 0 or (self.cube and any(axis.size % self.cube for axis in self.axes)):
+            raise BadInput(
+                f"a torus of {self.shape} has cube = {limits.show(self.cube)}, which does not divide each of its axes.",
+                "Set it to the devices on a side of the smallest box whose axes are rings, or leave it out.",
+            )
+
+    @property
+    def devices(self) -> int:
+        return prod(axis.size for axis in self.axes)
+
+    @property
+    def shape(self) -> str:
+        """The sizes of the axes, as 16x20x28."""
+        return "x".join(str(axis.size) for axis in self.axes)
+
+
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An interconnect. `bandwidth`: bytes/s per device and direction.
 
     `ratios`: collective -> its measured over predicted time by bytes, if its probe found that they help.
     `peer_bandwidth`: that to a single other device, if each pair has its own links (a mesh, without a switch).
+    `torus`: the links to neighbours, whose bandwidths add up to `bandwidth`, if there is no switch either.
+    `algorithms`: those of collectives that software may choose from in addition to rings, and between nodes trees:
+    `nvls` (reduction and multicast in the switches of a node), `pat` (trees for all-gathers and reduce-scatters of
+    groups with one rank per node).
     """
 
     name: str
@@ -149,6 +209,8 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     achieved: dict[str, RateCurve] = {}
     ratios: dict[str, RateCurve] = {}
     peer_bandwidth: Claim | None = None
+    torus: Torus | None = None
+    algorithms: tuple[Literal["nvls", "pat"], ...] = ()
 
     def __post_init__(self) -> None:
         _check_positive(self.name, self.bandwidth, *((self.peer_bandwidth,) if self.peer_bandwidth else ()))
@@ -159,17 +221,28 @@ class SwitchLevel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     `oversubscription`: bandwidth of the links into a pod's switches from below, over that of their links to the next
     level; 1 for a non-blocking level. `latency`: seconds that crossing this level adds to a hop between nodes, if
-    known. In a rail-optimised network, in which devices of equal index in their nodes share a leaf switch, the pod of a
-    leaf has as many nodes as the switch has links to devices.
+    known.
+
+    `kind`: in a `pod`, a switch or group of switches connects all devices of the nodes. With `rail`, the devices of
+    equal index in their nodes share a switch, which has as many links to devices as a pod has nodes. `pxn`: messages to
+    a device of another index change rails over the links in the sender's node (NCCL's PXN); otherwise over the uplinks.
     """
 
     name: str
     nodes: int
     oversubscription: Claim
     latency: Claim | None = None
+    kind: Literal["pod", "rail"] = "pod"
+    pxn: bool = True
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` for a pod of fewer than two nodes or too many, or more uplinks than downlinks."""
+        """Raises `BadInput` for a pod of fewer than two nodes or too many, more uplinks than downlinks, or a pod
+        without PXN."""
+        if self.kind == "pod" and not self.pxn:
+            raise BadInput(
+                f'fabric level {self.name!r} has pxn = false, which only concerns rails, but kind = "{self.kind}".',
+                'Set kind = "rail", or leave pxn out.',
+            )
         if self.nodes < 2:
             raise BadInput(
                 f"fabric level {self.name!r} has nodes = {limits.show(self.nodes)}, but a pod has at least 2.",
@@ -224,7 +297,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def __post_init__(self) -> None:
         """Raises `BadInput` if a count, the interval or the overhead is out of range, the levels of the fabric do not
-        nest, or a CPU has a host."""
+        nest, a torus does not have the devices of a node, a link cannot have an algorithm, or a CPU has a host."""
         if self.per_node < 1 or self.nodes < 1:
             counts = f"{limits.show(self.nodes)} nodes of {limits.show(self.per_node)} devices"
             raise BadInput(f"{self.name} has {counts}, but needs at least 1 of each.")
@@ -236,6 +309,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             )
         limits.check_value("nodes x per_node x ranks of a device =", self.devices * self.device.ranks, limits.DEVICES)
         machine_checks.check_fabric(self)
+        machine_checks.check_torus(self)
+        machine_checks.check_algorithms(self)
         if self.prediction_interval and not 0 < self.prediction_interval[0] <= self.prediction_interval[1] <= 100:
             raise BadInput(
                 f"{self.name} has a prediction_interval of {self.prediction_interval}, which is not two increasing "

@@ -50,6 +50,10 @@ _NARROWER: Mapping[str, tuple[str, ...]] = {"float32": ("tf32",), "tf32": ("floa
 float8 or float4 may compute these more slowly, and CPUs 16-bit formats."""
 
 
+_ROUNDED = 0.01
+"""Relative difference between a bandwidth and the sum of its parts that rounding explains."""
+
+
 def check_source(claim: Claim) -> None:
     """Raises `BadInput` for a claim without a source."""
     if not claim.source.strip():
@@ -66,6 +70,8 @@ def check_machine(machine: Machine) -> None:
     for link in links:
         for bandwidth in filter(None, (link.bandwidth, link.peer_bandwidth)):
             _check_range(link.name, bandwidth, _LINK_BANDWIDTH)
+        for axis in link.torus.axes if link.torus else ():
+            _check_range(f"the torus of {link.name}", axis.bandwidth, _LINK_BANDWIDTH)
         _check_range(link.name, link.latency, _LATENCY)
         _check_link_of_device(link, machine.device.name, machine.device.bandwidth)
     for level in machine.fabric:
@@ -94,6 +100,58 @@ def check_fabric(machine: Machine) -> None:
                 f"{inner.name!r} with pods of {inner.nodes}: {outer.nodes} is not a larger multiple of {inner.nodes}.",
                 "List the levels from the leaves up, each with a multiple of the nodes of the one before.",
             )
+        if outer.kind == "rail":
+            raise BadInput(
+                f"{machine.name} has rails at fabric level {outer.name!r}, above level {inner.name!r}, but devices of "
+                "different indices meet at most once on the way up.",
+                'Set kind = "rail" for the first level only.',
+            )
+
+
+def check_torus(machine: Machine) -> None:
+    """Raises `BadInput` for a torus between nodes, or whose devices or bandwidths are not those of its node or link."""
+    between, link = machine.inter_node, machine.intra_node
+    if between and between.torus:
+        raise BadInput(
+            f"{machine.name} has a torus between nodes ({between.name}), but a torus connects the devices of a node.",
+            "Move it to [intra_node], with per_node = the devices of the whole torus.",
+        )
+    if not link.torus:
+        return
+    torus = link.torus
+    if torus.devices != machine.per_node:
+        raise BadInput(
+            f"{link.name} is a torus of {torus.shape} = {torus.devices} devices, but {machine.name} has per_node = "
+            f"{machine.per_node}.",
+            "Make the sizes of the axes multiply to per_node.",
+        )
+    total = sum(axis.links * axis.bandwidth.value for axis in torus.axes)
+    if abs(total / link.bandwidth.value - 1) > _ROUNDED:
+        raise BadInput(
+            f"{link.name} has a bandwidth of {link.bandwidth.value:g} bytes/s per device, but the links of its torus "
+            f"have {total:g} together.",
+            "Give the bandwidth of one link of each axis in one direction; a device has two of each axis.",
+        )
+
+
+def check_algorithms(machine: Machine) -> None:
+    """Raises `BadInput` for an algorithm that the link cannot have: reductions in switches need a switch in the node,
+    and trees of messages between nodes are for links between nodes."""
+    inside, between = machine.intra_node, machine.inter_node
+    if "nvls" in inside.algorithms and (inside.torus or inside.peer_bandwidth):
+        raise BadInput(
+            f'{inside.name} has the algorithm "nvls", which its switches compute, but it has links between devices.',
+            "Remove it from algorithms, or torus and peer_bandwidth.",
+        )
+    if between and "nvls" in between.algorithms:
+        raise BadInput(
+            f'{between.name} has the algorithm "nvls", which is for switches in a node.', "Move it to [intra_node]."
+        )
+    if "pat" in inside.algorithms:
+        raise BadInput(
+            f'{inside.name} has the algorithm "pat", which is for groups with one rank per node.',
+            "Move it to [inter_node].",
+        )
 
 
 def _check_device(device: Device) -> None:

@@ -114,6 +114,30 @@ def test_better_networks_of_switches_are_never_slower(
         assert better <= worse * TOLERANCE
 
 
+@settings(max_examples=4, deadline=None)
+@given(MODELS, NETWORKS, FRAMEWORK_NAMES, st.floats(1.0, 8.0), st.floats(1.0, 8.0))
+def test_better_networks_of_rails_are_never_slower(
+    model: Model, name: str, framework: str, ratio: float, factor: float
+) -> None:
+    known = machine.load(name)
+    networks = [
+        known,
+        on_rails(known, 1.0, pxn=False),
+        on_rails(known, ratio, pxn=False),
+        on_rails(known, ratio * factor, pxn=False),
+    ]
+    times = [ns_per_sample(wanted(model, known, 64, 64), network, framework) for network in networks]
+    assert times[0] == times[1], "rails with an oversubscription of 1 are the ideal network"
+    for better, worse in pairwise(times):
+        assert better <= worse * TOLERANCE
+
+
+def on_rails(known: Machine, ratio: float, pxn: bool) -> Machine:
+    """The machine with rails of two nodes in pods of four."""
+    leaf, spine = with_pods(known, (2, ratio), (4, 1.0)).fabric
+    return replace(known, fabric=(replace(leaf, kind="rail", pxn=pxn), spine))
+
+
 @settings(max_examples=15, deadline=None)
 @given(MODELS, MACHINES, st.sampled_from(["megatron", "torchtitan"]))
 def test_more_devices_train_more_samples_per_second(model: Model, name: str, framework: str) -> None:

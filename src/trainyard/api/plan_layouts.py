@@ -11,7 +11,7 @@ import msgspec
 
 from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
-from trainyard.api.fabric_options import Fabric, describe_fabric, refuse_for_parts, with_fabric
+from trainyard.api.fabric_options import Fabric, describe_network, refuse_for_parts, with_fabric
 from trainyard.api.fine_tune import FineTune, read_fine_tuning
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
@@ -204,7 +204,7 @@ def _search(
     notes += [
         *_vocabulary_notes(request.model, best.plan.job, runner),
         *_shortages(best, machine),
-        *describe_fabric(machine),
+        *describe_network(machine, wanted.devices),
     ]
     collectives = predict_collectives(best.plan.job) if check and framework == "trainyard" else ()
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run

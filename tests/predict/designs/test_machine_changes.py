@@ -91,6 +91,23 @@ def test_links_of_a_mesh_are_scaled_too() -> None:
     assert ratios("intra-node", MI300X) == {".intra_node.bandwidth": 2.0, ".intra_node.peer_bandwidth": 2.0}
 
 
+@pytest.mark.parametrize(("name", "longer"), [("tpu-v5p", (32, 20, 28)), ("trn2", (8, 4, 4)), ("tpu-v6e", (32, 16))])
+def test_links_of_a_torus_are_scaled_and_its_first_shortest_axis_gets_longer(
+    name: str, longer: tuple[int, ...]
+) -> None:
+    known = with_own_constants(machine.load(name), "megatron")
+    before, faster, larger = (
+        each.intra_node.torus for each in (known, improved("intra-node", on=known), improved("node-size", on=known))
+    )
+    assert before
+    assert faster
+    assert larger
+    assert [axis.bandwidth.value for axis in faster.axes] == [2 * axis.bandwidth.value for axis in before.axes]
+    assert tuple(axis.size for axis in larger.axes) == longer
+    with pytest.raises(BadInput):
+        improved("node-size", 1 / before.axes[0].size, on=known)
+
+
 def test_measured_rates_scale_with_the_peak_so_that_their_share_stays() -> None:
     unknown = replace(machine.load("h100"), name="unknown")
     before = constant_sets.choose(unknown, "fsdp")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from math import prod
@@ -47,6 +48,21 @@ class Message(NamedTuple):
     size_bytes: float
 
 
+class Rails(NamedTuple):
+    """A network whose first level has a switch for each index of a device in its node, `nodes` to a switch. `pxn`:
+    messages move to the receiver's index in the sender's node first."""
+
+    tree: Tree
+    pxn: bool
+
+    def hardware(self) -> RankHardware:
+        known = with_levels(self.tree.per_node, self.tree.levels)
+        leaf, *others = known.fabric
+        return hardware.of_machine(
+            replace(known, fabric=(replace(leaf, kind="rail", pxn=self.pxn), *others)), "bfloat16"
+        )
+
+
 Collective = Callable[[RankHardware, Constants, RankGroup, np.ndarray], np.ndarray]
 
 
@@ -85,6 +101,27 @@ def busiest_link_s(tree: Tree, messages: Iterable[Message], ports: bool = True) 
             ratio = prod(ratio for _, ratio in tree.levels[:level])
             seconds.append(size_bytes / (size * tree.per_node * PORT / ratio))
     return max(seconds)
+
+
+def busiest_rail_s(rails: Rails, messages: Iterable[Message]) -> float:
+    """As `busiest_link_s`, with uplinks of each rail of a pod of the first level. Ports are those of one device."""
+    tree, loads = rails.tree, defaultdict[tuple[object, ...], float](float)
+    (pod_nodes, ratio), *_ = tree.levels
+    for source, target, size_bytes in messages:
+        nodes = [rank // tree.per_node for rank in (source, target)]
+        if nodes[0] == nodes[1]:
+            continue
+        leaving = target if rails.pxn else source
+        leaves = [
+            (node // pod_nodes, rank % tree.per_node) for node, rank in zip(nodes, (leaving, target), strict=True)
+        ]
+        loads["port", "up", nodes[0], leaves[0][1]] += size_bytes
+        loads["port", "down", nodes[1], leaves[1][1]] += size_bytes
+        if leaves[0] != leaves[1]:
+            loads["leaf", "up", *leaves[0]] += size_bytes * ratio / pod_nodes
+            loads["leaf", "down", *leaves[1]] += size_bytes * ratio / pod_nodes
+    upper_s = busiest_link_s(tree, messages, ports=False) if len(tree.levels) > 1 else 0.0
+    return max(upper_s, max(loads.values(), default=0.0) / PORT)
 
 
 def groups(tree: Tree, size: int, stride: int) -> Iterator[list[int]]:
@@ -207,6 +244,77 @@ def test_trees_of_nodes_take_as_long_as_the_busiest_uplink(tree: Tree, data: st.
         assert seconds == pytest.approx(max(uplinks_s, ideal_s), rel=1e-9)
 
 
+@given(TREES, st.data(), st.booleans())
+def test_all_to_all_over_rails_takes_as_long_as_the_busiest_link(tree: Tree, data: st.DataObject, pxn: bool) -> None:
+    rails = Rails(tree, pxn)
+    size, stride, _ = draw_group(data, tree)
+    rank_hardware = rails.hardware()
+    members = collective_time.group(rank_hardware, column(size), column(stride), column(tree.ranks))
+    seconds = collective_time.exchange(rank_hardware, ATTAINED, members, column(BYTES))[0]
+    counted_s = busiest_rail_s(rails, list(all_to_all(tree, size, stride)))
+    assert seconds == pytest.approx(max(counted_s, float(members.near[0] - 1) / size * BYTES / 1e15), rel=1e-9)
+
+
+@given(TREES, st.data(), st.booleans())
+def test_sends_over_rails_take_as_long_as_the_busiest_link(tree: Tree, data: st.DataObject, pxn: bool) -> None:
+    """Also by distances that are not whole nodes; of these, at most half of the messages stay in a node."""
+    rails = Rails(tree, pxn)
+    stride = data.draw(st.integers(tree.per_node, tree.ranks - 1))
+    messages = [Message(rank, rank + stride, BYTES) for rank in range(tree.ranks - stride)]
+    seconds = collective_time.send(rails.hardware(), ATTAINED, column(BYTES), column(stride), span=column(tree.ranks))
+    assert seconds[0] >= busiest_rail_s(rails, messages) * (1 - 1e-9)
+    if stride in (tree.per_node, tree.ranks // 2):
+        assert seconds[0] == pytest.approx(busiest_rail_s(rails, messages))
+
+
+@given(TREES, st.data())
+def test_rings_and_aligned_groups_stay_in_their_rails(tree: Tree, data: st.DataObject) -> None:
+    """Whether messages could change rails in a node or not, and as in pods."""
+    size, stride, members = draw_group(data, tree)
+    plain = collective_time.gather(on_tree(tree), ATTAINED, members, column(BYTES))[0]
+    for pxn in (True, False):
+        rank_hardware = Rails(tree, pxn).hardware()
+        on_rails = collective_time.group(rank_hardware, column(size), column(stride), column(tree.ranks))
+        assert collective_time.gather(rank_hardware, ATTAINED, on_rails, column(BYTES))[0] == plain
+        if stride % tree.per_node == 0:
+            times = [collective_time.exchange(each, ATTAINED, group, column(BYTES))[0]
+                     for each, group in ((rank_hardware, on_rails), (on_tree(tree), members))]  # fmt: skip
+            assert times[0] == times[1]
+
+
+@pytest.mark.parametrize(("pxn", "slower"), [(True, 1.0), (False, 4.0 * 7 / 8)])
+def test_all_to_all_of_a_single_pod_uses_its_uplinks_only_without_pxn(pxn: bool, slower: float) -> None:
+    """8 nodes of 8 devices, a switch for each rail, 4:1: 7 of 8 messages to other nodes are for other rails."""
+    rails = Rails(Tree(8, 8, ((8, 4.0),)), pxn)
+    members = collective_time.group(rails.hardware(), column(64), column(1), column(64))
+    ideal_s = collective_time.exchange(on_tree(Tree(8, 8, ())), ATTAINED, members, column(BYTES))[0]
+    seconds = collective_time.exchange(rails.hardware(), ATTAINED, members, column(BYTES))[0]
+    assert seconds == pytest.approx(slower * ideal_s)
+
+
+def test_messages_that_change_rails_in_a_node_use_its_links() -> None:
+    """With links in the node that are as fast as a port, they are the busiest: in its node, a rank sends 7 of 64 parts
+    of its data to others for themselves and 49 for other nodes."""
+    rails = Rails(Tree(8, 8, ((8, 1.0),)), pxn=True).hardware()
+    slow = dataclasses.replace(rails, intra_node=column(PORT / 2), peer=column(PORT / 2))
+    members = collective_time.group(slow, column(64), column(1), column(64))
+    seconds = collective_time.exchange(slow, ATTAINED, members, column(BYTES))[0]
+    assert seconds == pytest.approx((7 + 49) / 64 * BYTES / (PORT / 2))
+
+
+def test_ring_whose_nodes_have_different_indices_changes_rails() -> None:
+    """Ranks that are 12 apart on nodes of 8: without PXN every hop of the ring uses the uplinks of its leaf."""
+    tree = Tree(8, 48, ((16, 4.0),))
+    times: dict[bool, float] = {}
+    for pxn in (True, False):
+        rank_hardware = Rails(tree, pxn).hardware()
+        members = collective_time.group(rank_hardware, column(8), column(12), column(384))
+        times[pxn] = collective_time.gather(rank_hardware, ATTAINED, members, column(BYTES))[0]
+    counted_s = busiest_rail_s(Rails(tree, pxn=False), list(ring(tree, 8, 12)))
+    assert times[False] == pytest.approx(4 * 7 / 8 * BYTES / PORT)
+    assert times[False] >= counted_s > times[True]
+
+
 @given(st.data())
 def test_bytes_on_uplinks_are_an_upper_bound_for_pods_of_any_size(data: st.DataObject) -> None:
     """Neither pods of whole groups nor groups of whole pods."""
@@ -267,9 +375,9 @@ def test_no_pod_has_more_edges_of_the_trees(nodes_per_pod: int) -> None:
                 if node // nodes_per_pod != parent // nodes_per_pod:
                     edges.update((node // nodes_per_pod, parent // nodes_per_pod))
         nodes = nodes_per_pod * pods
-        _, _, (span,) = collective_time.group(
+        (span,) = collective_time.group(
             on_tree(Tree(1, nodes, ((nodes_per_pod, 1.0),))), column(nodes), column(1), column(nodes)
-        )
+        ).spans
         bound = collective_time._crossing_edges(column(nodes_per_pod), span)[0]
         assert max(edges.values()) <= bound
         assert nodes_per_pod & (nodes_per_pod - 1) or max(edges.values()) == bound

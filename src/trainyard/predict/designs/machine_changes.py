@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from trainyard.errors import BadInput, UnknownName, nearest
-from trainyard.machine import Claim, Link, Machine, RateCurve
+from trainyard.machine import Claim, Link, Machine, RateCurve, Torus
 from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.constants import Constants
 
@@ -25,6 +25,8 @@ _HOST_S = (
 )  # fmt: skip
 """Constants: seconds of the host and of launches, in a step, a micro-batch, a layer, a collective or a kernel."""
 _LEAST_FACTOR, _MOST_FACTOR = 0.01, 100.0
+_SHORTEST_RING = 3
+"""Devices of the shortest axis of a torus on which each has two links."""
 
 
 class MachineChange(NamedTuple):
@@ -115,8 +117,15 @@ def _scale_link(link: Link, factor: float) -> Link:
         link,
         bandwidth=_scale(link.bandwidth, factor),
         peer_bandwidth=_scale(link.peer_bandwidth, factor) if link.peer_bandwidth else None,
+        torus=_scale_torus(link.torus, factor) if link.torus else None,
         achieved=_scale_curves(link.achieved, factor),
     )
+
+
+def _scale_torus(torus: Torus, factor: float) -> Torus:
+    """The torus with the bandwidth of each link times `factor`."""
+    axes = (replace(axis, bandwidth=_scale(axis.bandwidth, factor)) for axis in torus.axes)
+    return replace(torus, axes=tuple(axes))
 
 
 def _scale_intra_node(machine: Machine, factor: float) -> Machine:
@@ -158,7 +167,22 @@ def _scale_node(machine: Machine, factor: float) -> Machine:
     host = machine.host
     if host:
         host = replace(host, memory=_scale(host.memory, factor), bandwidth=_scale(host.bandwidth, factor))
-    return replace(machine, per_node=round(machine.per_node * factor), per_host=0, host=host)
+    link = machine.intra_node
+    if link.torus:
+        link = replace(link, torus=_lengthen(link.torus, factor))
+    return replace(machine, per_node=round(machine.per_node * factor), per_host=0, host=host, intra_node=link)
+
+
+def _lengthen(torus: Torus, factor: float) -> Torus:
+    """The torus with `factor` times as many devices on its shortest axis for which that is a whole number of cubes, or
+    of devices. Raises `BadInput` without such an axis."""
+    unit = max(torus.cube, 1)
+    for index, axis in sorted(enumerate(torus.axes), key=lambda item: item[1].size):
+        size = axis.size * factor
+        if size % unit == 0 and size >= _SHORTEST_RING:
+            longer = replace(axis, size=int(size))
+            return replace(torus, axes=(*torus.axes[:index], longer, *torus.axes[index + 1 :]))
+    raise BadInput(f"no axis of a torus of {torus.shape} can have {factor:g} times as many devices.")
 
 
 CHANGES: Mapping[str, MachineChange] = {

@@ -7,7 +7,7 @@ if all cases (rows of a prediction) have the same hardware.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,11 +23,29 @@ from trainyard.predict.inputs.ratio_surface import RatioSurface, surface
 class PodLevel(NamedTuple):
     """A level of the switches between nodes, as columns of shape (1,). `ranks`: below one pod. `oversubscription`:
     bandwidth of all links of the pod's nodes to the network, over that of the pod's uplinks: the product of those of
-    this level and the levels below. `latency_s`: seconds that crossing this level adds to a hop between nodes."""
+    this level and the levels below. `latency_s`: seconds that crossing this level adds to a hop between nodes.
+    `rails`: how messages to a device of another index in another node of the pod travel: directly, over the links in
+    the sender's node to the device of that index first, or over the uplinks."""
 
     ranks: Column
     oversubscription: Column
     latency_s: Column
+    rails: Literal["none", "forwarded", "crossed"] = "none"
+
+
+class RankTorus(NamedTuple):
+    """The torus of a node, as numbers. `sizes`: devices on each axis, the first of which varies fastest in the order of
+    ranks; `bandwidths`: bytes/s of one link of each axis in one direction. `device_ranks`: ranks of a device, which
+    share its links; `in_device`: bytes/s in one direction between them, of each rank. `hop_s`: seconds of a link.
+    `slices`, `cube`: as of `machine.Torus`."""
+
+    sizes: tuple[int, ...]
+    bandwidths: tuple[float, ...]
+    device_ranks: int
+    in_device: float
+    hop_s: float
+    slices: bool
+    cube: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +82,14 @@ class RankHardware:
     fabric: tuple[PodLevel, ...] = ()
     """Levels of switches between nodes, from the leaves up; empty for a non-blocking network. They are the same in all
     cases."""
+    torus: RankTorus | None = None
+    """The links inside a node, if they are a torus; the same in all cases."""
+    algorithms: tuple[str, ...] = ()
+    """Algorithms of collectives in addition to rings and trees, of both links; the same in all cases."""
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
         """The hardware of these rows (cases)."""
-        names = [field.name for field in fields(RankHardware) if field.name != "fabric"]
+        names = [field.name for field in fields(RankHardware) if field.name not in COMMON]
         size = max(np.size(getattr(self, name)) for name in names)
         return replace(self, **{name: np.broadcast_to(getattr(self, name), size)[rows] for name in names})
 
@@ -80,6 +102,10 @@ class RankHardware:
         """Factor of the predicted time of a collective within a node: 1."""
         del collective, size_bytes
         return np.ones(1)
+
+
+COMMON = ("fabric", "torus", "algorithms")
+"""Fields of `RankHardware` that are not columns, but the same in all cases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +156,8 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
         host_link=column(host.link.bandwidth.value * device_share if host else np.inf),
         host_link_s=column(host.link.latency.value if host else 0.0),
         fabric=_pod_levels(machine),
+        torus=rank_torus(machine),
+        algorithms=(*machine.intra_node.algorithms, *(machine.inter_node.algorithms if machine.inter_node else ())),
     )
     ratios, curves = machine.device.product_ratios, machine.intra_node.ratios
     product_ratios = surface(ratios) if ratios and ratios.dtype == dtype else None
@@ -151,6 +179,23 @@ def _pod_levels(machine: Machine) -> tuple[PodLevel, ...]:
             ranks=column(level.nodes * machine.ranks_per_node),
             oversubscription=column(ratio),
             latency_s=column(level.latency.value if level.latency else 0.0),
+            rails="none" if level.kind == "pod" else "forwarded" if level.pxn else "crossed",
         )
         for level, ratio in zip(machine.fabric, ratios, strict=True)
+    )
+
+
+def rank_torus(machine: Machine) -> RankTorus | None:
+    """The machine's torus. Ranks of one device exchange data through its memory, which is written and read."""
+    torus, ranks = machine.intra_node.torus, machine.device.ranks
+    if torus is None:
+        return None
+    return RankTorus(
+        sizes=tuple(axis.size for axis in torus.axes),
+        bandwidths=tuple(axis.bandwidth.value for axis in torus.axes),
+        device_ranks=ranks,
+        in_device=machine.device.bandwidth.value / ranks / 2,
+        hop_s=machine.intra_node.latency.value,
+        slices=torus.slices,
+        cube=torus.cube,
     )

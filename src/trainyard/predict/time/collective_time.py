@@ -16,8 +16,15 @@ of a collective is then the maximum over the links of the bytes that cross them 
 - ranks are placed in pods in their global order, and traffic is balanced over the uplinks (Zahavi, "Fat-tree routing
   and node ordering providing contention free traffic for MPI global collectives", JPDC 72(11), 2012, shows how). Hash
   collisions and other jobs are not included;
-- messages leave a node at the device with the index of the receiver's in its node (NCCL's PXN), so that in a
-  rail-optimised network they do not cross the leaf level within a pod.
+- in a rail-optimised network, messages leave a node at the device with the index of the receiver's in its node (NCCL's
+  PXN), so that they do not cross the leaf level within a pod. Without PXN, messages between devices of different
+  indices use the uplinks, also within a pod. Rings and trees stay in their rail if the members of the group in one node
+  have the same indices as in the next; otherwise each node counts as a pod.
+
+**Algorithms.** A collective takes the fastest algorithm that the machine has, as NCCL's tuner chooses: a ring, a pair
+of trees over nodes (all-reduces), a reduction in the switches of a node (NVLS), or trees with one rank per node (PAT,
+all-gathers and reduce-scatters). The seconds of their hops are multiples of a hop of a ring, which is fitted; the
+factors are those of NCCL's tuner.
 
 With an oversubscription of 1, no term of a pod exceeds that of a node, and the bandwidth is that of an ideal network.
 """
@@ -32,6 +39,18 @@ import numpy as np
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import PodLevel, RankHardware
+from trainyard.predict.time import torus_time
+from trainyard.predict.time.torus_time import TorusBox
+
+_NVLS_HOPS = 25.0 / 3.4
+"""Latency of a collective in the switches of a node, over that of a hop of a ring: NCCL's 25 us and 3.4 us
+(NVIDIA/nccl src/graph/tuning.cc, `hwLat`, NVLink, Simple)."""
+_NVLS_BANDWIDTH = 0.74
+"""Bandwidth of a collective in the switches of a node over that of a ring: NCCL's `nvlsEfficiency` of Blackwell, the
+lower one (0.85 for Hopper). With it 8 H100 attain 1.15 times the bus bandwidth of a ring in an all-reduce."""
+_PAT_LOG_HOPS, _PAT_RANK_HOPS, _PAT_BANDWIDTH = 1 / 3.5, 2.8 / 14.0, 0.75
+"""Latency of PAT for each level of its tree and for each rank, over that of a hop of a ring between nodes (14 us), and
+its bandwidth over that of a ring (NVIDIA/nccl src/graph/tuning.cc)."""
 
 
 class PodSpan(NamedTuple):
@@ -50,11 +69,15 @@ class PodSpan(NamedTuple):
 
 
 class RankGroup(NamedTuple):
-    """The `ranks` of a collective, `near` of which share a node. `spans`: for each level of switches between nodes."""
+    """The `ranks` of a collective, `near` of which share a node. `spans`: for each level of switches between nodes.
+    `box`: of those in a node, if its links are a torus. `other_rails`: share of a rank's messages to other nodes whose
+    receivers have another index in their nodes."""
 
     ranks: Column
     near: Column
     spans: tuple[PodSpan, ...] = ()
+    box: TorusBox | None = None
+    other_rails: Column | float = 0.0
 
     @property
     def nodes(self) -> Column:
@@ -66,7 +89,14 @@ def group(hardware: RankHardware, ranks: Column, stride: Column, job_ranks: Colu
     `job_ranks`: ranks of the job."""
     near = np.clip(np.floor(hardware.per_node / stride), 1.0, ranks)
     spans = tuple(_pod_span(level, ranks, near, stride, job_ranks) for level in hardware.fabric)
-    return RankGroup(ranks, near, spans)
+    box = torus_time.box(hardware.torus, near, stride, job_ranks) if hardware.torus else None
+    members = RankGroup(ranks, near, spans, box)
+    return _on_rails(hardware, members, stride) if _has_rails(hardware, "forwarded", "crossed") else members
+
+
+def _has_rails(hardware: RankHardware, *rails: str) -> bool:
+    """Whether a level of switches has rails, between which messages travel in one of these ways."""
+    return any(level.rails in rails for level in hardware.fabric)
 
 
 def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_ranks: Column) -> PodSpan:
@@ -94,6 +124,37 @@ def _pod_span(level: PodLevel, ranks: Column, near: Column, stride: Column, job_
     )
 
 
+def _on_rails(hardware: RankHardware, members: RankGroup, stride: Column) -> RankGroup:
+    """The group with its traffic between rails: the share of messages to other nodes whose receivers have another
+    index, and the spans of levels whose uplinks carry these messages."""
+    per_node = hardware.per_node
+    common = np.gcd(stride.astype(np.int64), per_node.astype(np.int64))
+    other_rails = 1 - 1 / np.minimum(per_node / common, members.ranks)
+    spans = tuple(
+        _cross_rails(members, span, stride, per_node, other_rails) if level.rails == "crossed" else span
+        for level, span in _levels(hardware, members)
+    )
+    return members._replace(spans=spans, other_rails=other_rails)
+
+
+def _cross_rails(members: RankGroup, span: PodSpan, stride: Column, per_node: Column, other_rails: Column) -> PodSpan:
+    """The span, if messages between devices of different indices use the uplinks of their pod."""
+    between_share = (members.ranks - members.near) / members.ranks
+    changes_rail = _changes_rail(stride, per_node) & (members.nodes > 1)
+    return PodSpan(
+        pods=np.where(changes_rail, np.ceil(members.nodes), span.pods),
+        per_pod=np.where(changes_rail, members.near, span.per_pod),
+        is_even=span.is_even,
+        leaving=np.where(changes_rail, np.maximum(1 / members.near, span.leaving), span.leaving),
+        outside=span.outside + (between_share - span.outside) * other_rails,
+    )
+
+
+def _changes_rail(stride: Column, per_node: Column) -> np.ndarray:
+    """Whether ranks that are `stride` apart, in consecutive nodes, have different indices in them."""
+    return (np.mod(stride, per_node) != 0) & (np.mod(per_node, stride) != 0)
+
+
 def tensor(cases: Cases, hardware: RankHardware) -> RankGroup:
     return group(hardware, cases.tp, np.ones(1), cases.ranks)
 
@@ -118,9 +179,21 @@ def experts(cases: Cases, hardware: RankHardware) -> RankGroup:
     return group(hardware, cases.ep, np.ones(1), cases.ranks)
 
 
-def _inside(hardware: RankHardware, near: Column) -> Column:
-    """Bytes/s of a device in a collective of `near` ranks of its node; in a mesh the links to other ranks are idle."""
-    return np.minimum(hardware.intra_node, hardware.peer * np.maximum(near - 1, 1.0))
+def _inside(hardware: RankHardware, members: RankGroup) -> Column:
+    """Bytes/s of a rank in a ring of its node; in a mesh or torus the links to ranks outside of the group are idle."""
+    if members.box:
+        return members.box.gather
+    return np.minimum(hardware.intra_node, hardware.peer * np.maximum(members.near - 1, 1.0))
+
+
+def _inside_exchange(hardware: RankHardware, members: RankGroup) -> Column:
+    """Bytes/s of a rank in an all-to-all of its node."""
+    return members.box.exchange if members.box else _inside(hardware, members)
+
+
+def _inside_hops(tuned: Constants, members: RankGroup) -> Column:
+    """Seconds of the hops of a ring in a node."""
+    return (members.box.hops if members.box else members.near - 1) * tuned.intra_node_s
 
 
 def _levels(hardware: RankHardware, members: RankGroup) -> Iterator[tuple[PodLevel, PodSpan]]:
@@ -157,7 +230,7 @@ def _node_seconds(
 ) -> tuple[Column, Column]:
     """Seconds of one pass of `size_bytes` around the ring: (on the links in a node, on the ports of a node)."""
     # Each rank receives the part of the data that the others hold; the ring enters and leaves a node once.
-    inside_bytes_per_s = _inside(hardware, members.near) * tuned.intra_node
+    inside_bytes_per_s = _inside(hardware, members) * tuned.intra_node
     inside_s = (members.near - 1) / members.near * size_bytes / inside_bytes_per_s
     port_bytes_per_s = np.minimum(
         hardware.inter_node * members.near * tuned.inter_node, np.where(members.near > 1, inside_bytes_per_s, np.inf)
@@ -196,7 +269,7 @@ def _crossing_edges(nodes_per_pod: Column, span: PodSpan) -> Column:
 
 def _hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
     """Seconds of the hops of a ring: between the ranks of a node, between nodes, and from pod to pod."""
-    latency_s = (members.near - 1) * tuned.intra_node_s + (members.nodes - 1) * tuned.inter_node_s
+    latency_s = _inside_hops(tuned, members) + (members.nodes - 1) * tuned.inter_node_s
     for level, span in _levels(hardware, members):
         latency_s = latency_s + (span.pods - 1) * level.latency_s
     return latency_s
@@ -206,7 +279,7 @@ def _tree_hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> 
     """Seconds of the hops of a tree over nodes. Like those between nodes, hops between pods are two for each level of
     the tree."""
     between_hops = 2 * np.log2(np.maximum(members.nodes, 1.0))
-    latency_s = (members.near - 1) * tuned.intra_node_s + between_hops * tuned.inter_node_s
+    latency_s = _inside_hops(tuned, members) + between_hops * tuned.inter_node_s
     for level, span in _levels(hardware, members):
         latency_s = latency_s + 2 * np.log2(span.pods) * level.latency_s
     return latency_s
@@ -214,10 +287,11 @@ def _tree_hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> 
 
 def _message_latency(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
     """Seconds of latency of messages to all members at the same time: one hop in the node, one between nodes, and one
-    across each level of switches that the group spans."""
-    latency_s = tuned.intra_node_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
+    across each level of switches that messages cross."""
+    distance_s = members.box.distance_s if members.box else 0.0
+    latency_s = tuned.intra_node_s + distance_s + np.where(members.nodes > 1, tuned.inter_node_s, 0.0)
     for level, span in _levels(hardware, members):
-        latency_s = latency_s + np.where(span.pods > 1, level.latency_s, 0.0)
+        latency_s = latency_s + np.where(span.outside > 0, level.latency_s, 0.0)
     return latency_s
 
 
@@ -236,12 +310,53 @@ def _correct(nodes: Column, seconds: Column, ratio: Column) -> Column:
     return seconds * np.where(nodes > 1, 1.0, ratio)
 
 
+def _gather_seconds(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
+    """Seconds of an all-gather or a reduce-scatter by the fastest algorithm."""
+    ring_wire_s = _wire(hardware, tuned, members, size_bytes)
+    seconds = ring_wire_s + _hops(hardware, tuned, members)
+    if "nvls" in hardware.algorithms:
+        # The switches read or write all of the data of each rank, its own part included.
+        switch_s = _switch_seconds(hardware, tuned, members, size_bytes)
+        seconds = np.where(members.nodes > 1, seconds, np.minimum(seconds, switch_s))
+    if "pat" in hardware.algorithms:
+        pat_s = ring_wire_s / _PAT_BANDWIDTH + _pat_hops(hardware, tuned, members)
+        seconds = np.where(members.near > 1, seconds, np.minimum(seconds, pat_s))
+    return seconds
+
+
+def _pat_hops(hardware: RankHardware, tuned: Constants, members: RankGroup) -> Column:
+    """Seconds of the hops of trees with one rank per node."""
+    hops = _PAT_LOG_HOPS * np.log2(members.ranks) + _PAT_RANK_HOPS * members.ranks
+    latency_s = hops * tuned.inter_node_s
+    for level, span in _levels(hardware, members):
+        latency_s = latency_s + np.log2(span.pods) * level.latency_s
+    return latency_s
+
+
+def _switch_all_reduce_seconds(
+    hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column
+) -> Column:
+    """Seconds of an all-reduce that the switches of each node reduce, by trees between nodes. Each rank sends all of
+    its data for the reduction, and its part of the sum to all others."""
+    switch_s = _switch_seconds(hardware, tuned, members, (1 + 1 / members.near) * size_bytes)
+    # Data passes the switches and the trees in chunks, so that the slower of both sets the rate.
+    trees_s = 2 * _tree_wire(hardware, tuned, members, size_bytes)
+    hops_s = 2 * (_tree_hops(hardware, tuned, members) - _inside_hops(tuned, members))
+    return np.where(members.nodes > 1, np.maximum(switch_s, trees_s) + hops_s, switch_s)
+
+
+def _switch_seconds(hardware: RankHardware, tuned: Constants, members: RankGroup, sent_bytes: Column) -> Column:
+    """Seconds until each rank has sent `sent_bytes` to the switches of its node, latency included."""
+    bytes_per_s = _inside(hardware, members) * tuned.intra_node * _NVLS_BANDWIDTH
+    return sent_bytes / bytes_per_s + _NVLS_HOPS * tuned.intra_node_s
+
+
 def gather(
     hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, collective: str = "all_gather"
 ) -> Column:
     """Seconds of an all-gather or, as `collective`, of a reduce_scatter, of `size_bytes` over all ranks; 0 for a single
     rank."""
-    seconds = _wire(hardware, tuned, members, size_bytes) + _hops(hardware, tuned, members)
+    seconds = _gather_seconds(hardware, tuned, members, size_bytes)
     seconds = _correct(members.nodes, seconds, hardware.collective_ratio(collective, size_bytes))
     return np.where(members.ranks > 1, seconds, 0.0)
 
@@ -249,15 +364,18 @@ def gather(
 def all_reduce(
     hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column, is_split: Column | None = None
 ) -> Column:
-    """Seconds of an all-reduce of `size_bytes`, by a ring (a reduce-scatter followed by an all-gather) or by a pair of
-    trees over nodes, whichever is faster; 0 for a single rank. A tree has fewer hops, and may send more across pods.
-    `is_split`: 1 if reduce-scatter and all-gather are called instead, for the corrections of probed machines; None:
-    never."""
-    ring_wire_s = _wire(hardware, tuned, members, size_bytes)
-    tree_wire_s = _tree_wire(hardware, tuned, members, size_bytes) if hardware.fabric else ring_wire_s
+    """Seconds of an all-reduce of `size_bytes` by the fastest algorithm: a reduce-scatter followed by an all-gather, or
+    a pair of trees over nodes, which has fewer hops and may send more across pods; 0 for a single rank.
+    `is_split`: 1 if reduce-scatter and all-gather are called instead, for the corrections of probed machines, and for
+    reductions in switches, which then save latency only; None: never."""
+    tree_wire_s = (_tree_wire if hardware.fabric else _wire)(hardware, tuned, members, size_bytes)
     seconds = 2 * np.minimum(
-        ring_wire_s + _hops(hardware, tuned, members), tree_wire_s + _tree_hops(hardware, tuned, members)
+        _gather_seconds(hardware, tuned, members, size_bytes), tree_wire_s + _tree_hops(hardware, tuned, members)
     )
+    split = np.zeros(1) if is_split is None else is_split
+    if "nvls" in hardware.algorithms:
+        switch_s = _switch_all_reduce_seconds(hardware, tuned, members, size_bytes)
+        seconds = np.where((split > 0) | (members.near == 1), seconds, np.minimum(seconds, switch_s))
     ratio = hardware.collective_ratio("all_reduce", size_bytes)
     if is_split is not None:
         halves = [hardware.collective_ratio(name, size_bytes) for name in ("reduce_scatter", "all_gather")]
@@ -268,8 +386,11 @@ def all_reduce(
 
 def exchange(hardware: RankHardware, tuned: Constants, members: RankGroup, size_bytes: Column) -> Column:
     """Seconds of an all-to-all; each rank's input is `size_bytes` in total, including the part it keeps."""
-    inside_s = (members.near - 1) / members.ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
-    between_s = (members.ranks - members.near) / members.ranks * size_bytes / (hardware.inter_node * tuned.dispatch)
+    inside_share, between_share = (members.near - 1) / members.ranks, (members.ranks - members.near) / members.ranks
+    if _has_rails(hardware, "forwarded"):
+        inside_share = inside_share + between_share * members.other_rails
+    inside_s = inside_share * size_bytes / (_inside_exchange(hardware, members) * tuned.dispatch)
+    between_s = between_share * size_bytes / (hardware.inter_node * tuned.dispatch)
     between_s = between_s * _oversubscribed(hardware, members)
     latency_s = _message_latency(hardware, tuned, members)
     seconds = np.maximum(inside_s, between_s) + latency_s
@@ -283,7 +404,7 @@ def dispatch(
     """Seconds to dispatch tokens of `size_bytes` in total, each to experts on `ranks` other ranks and `nodes` other
     nodes, which are equally likely. A token is sent once to each node with one of its experts, and from there once to
     each device (DeepSeek-V3, arXiv:2412.19437, section 3.2.2)."""
-    inside_s = ranks * size_bytes / (_inside(hardware, members.near) * tuned.dispatch)
+    inside_s = ranks * size_bytes / (_inside_exchange(hardware, members) * tuned.dispatch)
     between_s = nodes * size_bytes / (hardware.inter_node * tuned.dispatch) * _oversubscribed(hardware, members)
     latency_s = _message_latency(hardware, tuned, members)
     return np.where(members.ranks > 1, np.maximum(inside_s, between_s) + latency_s, 0.0)
@@ -296,14 +417,23 @@ def send(
     ranks from the first sender to the last receiver, all of whose sends take as long as the slowest; None: unlimited.
 
     The last min(stride, R) of the R ranks of a pod send out of it, over uplinks with the bandwidth of R ports over the
-    oversubscription."""
+    oversubscription; all R, if the receivers are on other rails of a network without PXN."""
     is_same_node = stride < hardware.per_node
-    inside_s = size_bytes / (hardware.peer * tuned.intra_node) + tuned.intra_node_s
+    job_ranks = hardware.per_node if span is None else span
+    peer = torus_time.send_rate(hardware.torus, stride, job_ranks) if hardware.torus else hardware.peer
+    inside_s = size_bytes / (peer * tuned.intra_node) + tuned.intra_node_s
     wire_s = size_bytes / (hardware.inter_node * tuned.inter_node)
     between_s, latency_s = wire_s, np.full(1, tuned.inter_node_s)
+    changes_rail = np.mod(np.where(np.isfinite(stride), stride, 0.0), hardware.per_node) != 0
+    if _has_rails(hardware, "forwarded"):
+        between_s = np.where(changes_rail, np.maximum(between_s, size_bytes / (peer * tuned.intra_node)), between_s)
+        latency_s = latency_s + np.where(changes_rail, tuned.intra_node_s, 0.0)
     for level in hardware.fabric:
-        crosses = (np.inf if span is None else span) > level.ranks
-        sending = np.minimum(stride / level.ranks, 1.0)
+        # On rails, the busiest one has a sender in each node of which a rank sends out of the pod.
+        senders = stride if level.rails == "none" else np.ceil(stride / hardware.per_node) * hardware.per_node
+        crosses, sending = (np.inf if span is None else span) > level.ranks, np.minimum(senders / level.ranks, 1.0)
+        if level.rails == "crossed":
+            crosses, sending = crosses | changes_rail, np.where(changes_rail, 1.0, sending)
         between_s = np.maximum(between_s, np.where(crosses, level.oversubscription * sending * wire_s, 0.0))
         latency_s = latency_s + np.where(crosses, level.latency_s, 0.0)
     return np.where(is_same_node, inside_s * hardware.collective_ratio("send", size_bytes), between_s + latency_s)

@@ -44,9 +44,10 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
 
 def sources(machine: Machine) -> tuple[str, ...]:
     """The distinct sources (data sheets, measurements) of a machine's numbers, in the order of the numbers."""
-    device = machine.device
+    device, torus = machine.device, machine.intra_node.torus
     claims: tuple[Claim | None, ...] = (
         device.memory, device.bandwidth, *device.peak.values(), device.power, machine.intra_node.bandwidth,
+        *(axis.bandwidth for axis in (torus.axes if torus else ())),
         machine.inter_node.bandwidth if machine.inter_node else None, machine.price,
     )  # fmt: skip
     return tuple(dict.fromkeys(claim.source for claim in claims if claim))
