@@ -159,6 +159,8 @@ def test_machine_names_and_aliases_are_unique():
         ("AMD Instinct MI325X", "mi325x"),
         ("AMD Instinct MI250X", "mi250x"),
         ("TPU v5", "tpu-v5p"),
+        ("TPU v5 lite", "tpu-v5e"),
+        ("TPU v4", "tpu-v4"),
         ("trn2.48xlarge", "trn2"),
     ],
 )
@@ -167,7 +169,7 @@ def test_what_drivers_and_traces_report_finds_its_device(reported, expected):
 
 
 @pytest.mark.parametrize(
-    "reported", ["", "cpu", "*", "NVIDIA H200 NVL", "NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB", "TPU v5 lite"]
+    "reported", ["", "cpu", "*", "NVIDIA H200 NVL", "NVIDIA H100 PCIe", "NVIDIA A100-PCIE-40GB", "TPU v4 lite"]
 )
 def test_a_device_nobody_described_is_not_guessed(reported):
     assert machine.find_device(reported) is None

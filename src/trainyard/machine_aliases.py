@@ -9,7 +9,7 @@ ALIASES: Mapping[str, str] = {
     "b200-180gb": "b200", "b200-192gb": "b200", "b300-288gb": "b300",
     "mi250x-128gb": "mi250x", "mi300x-192gb": "mi300x", "mi325x-256gb": "mi325x",
     "mi350x-288gb": "mi350x", "mi355x-288gb": "mi355x",
-    "v5p": "tpu-v5p", "v6e": "tpu-v6e", "trillium": "tpu-v6e",
+    "v4": "tpu-v4", "v5e": "tpu-v5e", "v5p": "tpu-v5p", "v6e": "tpu-v6e", "trillium": "tpu-v6e",
     "trainium": "trn1", "trainium1": "trn1", "trainium2": "trn2", "trainium3": "trn3",
     "gb200-nvl72": "gb200", "gb300-nvl72": "gb300",
 }  # fmt: skip

@@ -282,6 +282,35 @@ def test_rings_and_aligned_groups_stay_in_their_rails(tree: Tree, data: st.DataO
             assert times[0] == times[1]
 
 
+@given(TREES, st.data(), st.floats(1, 8), st.booleans())
+def test_more_oversubscription_of_rails_and_no_pxn_are_never_faster(
+    tree: Tree, data: st.DataObject, factor: float, pxn: bool
+) -> None:
+    """For groups of any size. With an oversubscription of 1, rails are the ideal network."""
+    stride = data.draw(st.integers(1, tree.ranks // 2))
+    size = data.draw(st.integers(2, tree.ranks // stride))
+
+    def seconds(rank_hardware: RankHardware) -> np.ndarray:
+        members = collective_time.group(rank_hardware, column(size), column(stride), column(tree.ranks))
+        collectives = (collective_time.gather, collective_time.all_reduce, collective_time.exchange)
+        times = [collective(rank_hardware, ATTAINED, members, column(BYTES))[0] for collective in collectives]
+        span = column(tree.ranks)
+        return np.array([*times, collective_time.send(rank_hardware, ATTAINED, column(BYTES), column(stride), span)[0]])
+
+    full = tree._replace(levels=tuple((nodes, 1.0) for nodes, _ in tree.levels))
+    worse = tree._replace(levels=tuple((nodes, factor * ratio) for nodes, ratio in tree.levels))
+    ideal, plain, rails, slower, without_pxn = (
+        seconds(each)
+        for each in (
+            on_tree(tree._replace(levels=())), Rails(full, pxn).hardware(), Rails(tree, pxn).hardware(),
+            Rails(worse, pxn).hardware(), Rails(tree, pxn=False).hardware(),
+        )
+    )  # fmt: skip
+    assert plain == pytest.approx(ideal, rel=1e-9)
+    for better, other in ((plain, rails), (rails, slower), (rails, without_pxn)):
+        assert (better <= other * (1 + 1e-9)).all()
+
+
 @pytest.mark.parametrize(("pxn", "slower"), [(True, 1.0), (False, 4.0 * 7 / 8)])
 def test_all_to_all_of_a_single_pod_uses_its_uplinks_only_without_pxn(pxn: bool, slower: float) -> None:
     """8 nodes of 8 devices, a switch for each rail, 4:1: 7 of 8 messages to other nodes are for other rails."""

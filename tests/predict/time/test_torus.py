@@ -238,12 +238,18 @@ def rank_torus(known: Machine) -> RankTorus:
     return torus
 
 
-def test_pod_has_the_published_bisection_and_all_reduce_bandwidth() -> None:
-    """docs.cloud.google.com/tpu/docs/v6e: 3.2 TB/s between the halves of a pod of 256, 102.4 TB/s in an all-reduce."""
-    whole = torus_time.box(rank_torus(V6E), column(256), column(1), column(256))
-    # 128 of the 255 blocks that each chip receives in an all-to-all come from the other half of the pod.
-    assert whole.exchange[0] * 128 * 128 / 255 == pytest.approx(3.2e12)
-    assert whole.gather[0] * 256 == pytest.approx(102.4e12)
+@pytest.mark.parametrize(
+    ("name", "chips", "bisection", "all_reduce"),
+    [("tpu-v4", 4096, 24e12, 1.1e15), ("tpu-v5e", 256, 1.6e12, 51.2e12), ("tpu-v6e", 256, 3.2e12, 102.4e12)],
+)
+def test_pod_has_the_published_bandwidths(name: str, chips: int, bisection: float, all_reduce: float) -> None:
+    """docs.cloud.google.com/tpu/docs/v4 and v6e: between the halves of a pod, and of all chips in an all-reduce. Those
+    of v4 are rounded."""
+    torus = rank_torus(machine.load(name))
+    whole = torus_time.box(torus, column(chips), column(1), column(chips))
+    # Half of the blocks that each chip of a half receives in an all-to-all come from the other half.
+    assert whole.exchange[0] * chips / 2 * (chips / 2) / (chips - 1) == pytest.approx(bisection, rel=0.05)
+    assert whole.gather[0] * chips == pytest.approx(all_reduce, rel=0.05)
 
 
 def with_torus(known: Machine, *axes: tuple[int, float], slices: bool = False, cube: int = 0) -> Machine:
