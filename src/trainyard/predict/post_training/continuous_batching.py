@@ -70,8 +70,8 @@ def simulate(lengths: npt.NDArray[np.int64], prompt_tokens: int, cost: ReplicaCo
     while waiting < len(lengths) or len(ends):
         while waiting < len(lengths) and len(ends) + 1 < len(cost.batch_s):
             end = step + int(lengths[waiting])
-            place = int(np.searchsorted(ends, end))
-            next_ends, next_starts = np.insert(ends, place, end), np.insert(starts, place, step)
+            position = int(np.searchsorted(ends, end))
+            next_ends, next_starts = np.insert(ends, position, end), np.insert(starts, position, step)
             if _peak_tokens(next_ends, next_starts, prompt_tokens) > cost.capacity:
                 break
             ends, starts, waiting = next_ends, next_starts, waiting + 1

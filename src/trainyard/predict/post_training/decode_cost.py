@@ -24,7 +24,7 @@ from trainyard.predict.time import collective_time, layer, shapes
 from trainyard.recipe import Recipe
 
 VALUE_BYTES = 2
-"""Bytes of a weight and of a value in the KV cache: generation is in bfloat16."""
+"""Bytes of a weight and of a value in the KV cache: generation is in 16 bits."""
 _BANDWIDTH_SOURCE = (
     "mikamirai.com/blog/gpu-memory-bandwidth: kernels of a 70B model in bfloat16 with tp 8 on H100, by Nsight Compute"
 )
@@ -50,9 +50,10 @@ _PREFILL_TOKENS = 8192
 """Tokens of a prefill batch; vLLM's chunks have 2,048 to 16,384."""
 
 
-def generation_model(machine: Machine, software: str) -> MachineModel:
-    """The performance model of generation, with the constants of the training's software."""
-    return machine_model.build(machine, software, "bfloat16")
+def generation_model(machine: Machine, software: str, training_dtype: str = "bfloat16") -> MachineModel:
+    """The performance model of generation, with the constants of the training's software. It computes in float16 if the
+    training does, else in bfloat16. Raises `UnknownName` for a device without that format."""
+    return machine_model.build(machine, software, "float16" if training_dtype == "float16" else "bfloat16")
 
 
 def count_weights(model: Model, tp: int) -> float:

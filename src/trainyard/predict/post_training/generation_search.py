@@ -57,12 +57,12 @@ def fastest_generation(
     """The fastest generation on `ranks` ranks. `resident_bytes`: of the training's tensors that stay on each rank.
     Raises `BadJob` if the model, with the cache of one longest sequence, does not fit at any degree of tensor
     parallelism."""
-    found = [
+    generations = [
         generate(model, machine, tp, ranks // tp, workload, engine, resident_bytes)
         for tp in tensor_parallel_sizes(model, machine, ranks)
         if engine.tp in (0, tp)
     ]
-    fitting = [each for each in found if each is not None]
+    fitting = [each for each in generations if each is not None]
     if not fitting:
         raise BadJob(*_explain_too_large(model, machine, ranks, workload, engine, resident_bytes))
     return min(fitting, key=lambda each: each.seconds)

@@ -1,0 +1,130 @@
+"""Tables of `trainyard plan rollout`: the modes with their parts, generation, and training."""
+
+from __future__ import annotations
+
+from trainyard.machine import Claim
+from trainyard.report.plans.rollout_plan import MODES, GenerationPlan, RolloutMode, RolloutPlan, TrainingPlan
+from trainyard.report.view.view import Cell, Column, Table
+from trainyard.units import counted
+
+_PARTS = {"generation": "generation", "log_probs": "log-probs", "training": "training", "transfer": "transfer"}
+
+
+def headline(result: RolloutPlan) -> str:
+    """The step, the fastest mode, and its assumed interval."""
+    work, best = result.workload, result.best
+    seconds = [ns / 1e9 for ns in (best.step_ns or 0, best.low_ns or 0, best.high_ns or 0)]
+    return (
+        f"{result.model} on {result.devices:,} x {result.device}: {counted(work.prompts, 'prompt')} of "
+        f"{work.prompt_tokens:,} tokens x {counted(work.samples, 'sample')} of {work.response_tokens:,} tokens (mean; "
+        f"at most {work.max_response_tokens:,}).\n"
+        f"Fastest: {MODES[best.name]}, {seconds[0]:.1f} s per step (not calibrated: {seconds[1]:.1f} to "
+        f"{seconds[2]:.1f} s is assumed)."
+    )
+
+
+def modes(result: RolloutPlan) -> Table:
+    """The modes with the parts of their steps."""
+    hidden = any(part.hidden_ns for mode in result.modes for part in mode.parts)
+    return Table(
+        title="Step, s",
+        notes=(
+            "Parts sum to the step"
+            + ("; those in parentheses run during the others. " if hidden else ". ")
+            + "tokens/s: of prompts and responses, on all devices. busy: share of the devices' time in generation, "
+            "log-probs or training.",
+        ),
+        columns=(
+            Column(title="", id=True), Column(title="step", digits=1, id=True),
+            *(Column(title=title, id=True) for title in _PARTS.values()),
+            Column(title="tokens/s", digits=0, id=True), Column(title="busy, %", digits=0, id=True),
+        ),
+        rows=tuple(_mode_row(mode) for mode in result.modes if mode.step_ns is not None),
+    )  # fmt: skip
+
+
+def _mode_row(mode: RolloutMode) -> tuple[Cell, ...]:
+    """The row of a mode with a step."""
+    by_name = {part.name: part for part in mode.parts}
+    parts = []
+    for name in _PARTS:
+        part = by_name[name]
+        parts.append(f"({part.hidden_ns / 1e9:.1f})" if part.hidden_ns else _show_seconds(part.ns))
+    return (MODES[mode.name], (mode.step_ns or 0) / 1e9, *parts, mode.tokens_per_s, 100 * (mode.busy_share or 0))
+
+
+def _show_seconds(ns: int) -> str:
+    """Seconds with one decimal; `<0.1` for less."""
+    return "<0.1" if 0 < ns < 50_000_000 else f"{ns / 1e9:.1f}"
+
+
+def generation(result: RolloutPlan) -> Table:
+    """How each mode generates."""
+    return Table(
+        title="Generation",
+        notes=(
+            "Requests of a replica at a time: most, and mean over the time. tail: the end with at most a quarter of "
+            "the most. Weights and KV cache: of a rank, the cache at its fullest.",
+        ),
+        columns=(
+            Column(title="", id=True), Column(title="devices", digits=0, id=True),
+            Column(title="tp x replicas", id=True), Column(title="most", digits=0, id=True),
+            Column(title="mean", digits=0, id=True), Column(title="tail, s", digits=1, id=True),
+            Column(title="weights, GB", digits=1, id=True), Column(title="cache, GB", digits=1, id=True),
+        ),
+        rows=tuple(_generation_row(mode, mode.generation) for mode in result.modes if mode.generation),
+    )  # fmt: skip
+
+
+def _generation_row(mode: RolloutMode, plan: GenerationPlan) -> tuple[Cell, ...]:
+    return (
+        MODES[mode.name], plan.devices, f"{plan.tp} x {plan.replicas:,}", plan.concurrent, plan.mean_concurrent,
+        plan.tail_ns / 1e9, plan.weight_bytes / 1e9, plan.cache_bytes / 1e9,
+    )  # fmt: skip
+
+
+def training(result: RolloutPlan) -> Table:
+    """How each mode trains."""
+    offloads = any(mode.offloaded_bytes for mode in result.modes)
+    note = "updates: optimizer updates of a step. Sequences are packed into rows as long as the longest one."
+    offload = (
+        Column(title="offload, GB", digits=1, id=True, note="offload: state of a rank on the host while it generates."),
+    )
+    return Table(
+        title="Training",
+        notes=(note,),
+        columns=(
+            Column(title="", id=True), Column(title="devices", digits=0, id=True),
+            Column(title="layout", prose=True), Column(title="updates", digits=0, id=True),
+            Column(title="rows", id=True), Column(title="memory, GB", digits=1, optional=True),
+            *(offload if offloads else ()),
+        ),
+        rows=tuple(_training_row(mode, mode.training, offloads) for mode in result.modes if mode.training),
+    )  # fmt: skip
+
+
+def _training_row(mode: RolloutMode, plan: TrainingPlan, offloads: bool) -> tuple[Cell, ...]:
+    offloaded = mode.offloaded_bytes / 1e9 if mode.offloaded_bytes else None
+    return (
+        MODES[mode.name], plan.devices, plan.layout, plan.updates, f"{plan.rows:,} x {plan.row_tokens:,}",
+        plan.reserved_bytes / 1e9, *((offloaded,) if offloads else ()),
+    )  # fmt: skip
+
+
+def reasons(result: RolloutPlan) -> tuple[str, ...]:
+    """A sentence for each mode without a step."""
+    return tuple(f"{MODES[mode.name].capitalize()}: {mode.reason}" for mode in result.modes if mode.reason)
+
+
+def assumptions(result: RolloutPlan) -> Table:
+    """The constants of the prediction, with their sources."""
+    return Table(
+        title="Assumed",
+        notes=(),
+        columns=(Column(title="", id=True), Column(title="value", id=True), Column(title="source", prose=True)),
+        rows=tuple(_claim_row(claim) for claim in result.assumptions),
+    )
+
+
+def _claim_row(claim: Claim) -> tuple[Cell, ...]:
+    return claim.unit, f"{claim.value:g}", claim.source
