@@ -14,7 +14,7 @@ from rich.console import Console
 
 from trainyard import machine as machines
 from trainyard.api.plan_request import read_request
-from trainyard.api.plan_rollout import plan_rollout
+from trainyard.api.plan_post_training import plan_rollout
 from trainyard.errors import TrainyardError
 from trainyard.formats import toml
 from trainyard.model import Model
@@ -27,8 +27,6 @@ from trainyard.report.view.view import Column, Table
 ROWS = Path(__file__).parent / "rollout_rows" / "rollout.toml"
 ROOT = Path(__file__).parent.parent
 SOFTWARE = "megatron"
-MEMORY_SHARE = 0.6
-"""`gpu_memory_utilization` of the published steps."""
 STEPS_SOURCE = "NVIDIA-NeMo/RL@06beed9 docs/about/performance-summary.md, v0.4"
 
 
@@ -52,7 +50,8 @@ class GenerationRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A published step of GRPO. `longest`: most tokens of a sequence, prompt and response."""
+    """A published step of GRPO. `longest`: most tokens of a sequence, prompt and response; `memory_share`: vLLM's
+    `gpu_memory_utilization`."""
 
     name: str
     model: str
@@ -64,6 +63,7 @@ class StepRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     response_tokens: int
     longest: int
     train_batch: int
+    memory_share: float
     generation_tp: int
     fix: tuple[str, ...]
     seconds: float
@@ -116,7 +116,7 @@ def predict_step(row: StepRow) -> Compared:
             model if model.is_file() else row.model, machine="h100", devices=row.devices, prompts=row.prompts,
             samples=row.samples, prompt_tokens=row.prompt_tokens, response_tokens=row.response_tokens,
             max_response_tokens=row.longest - row.prompt_tokens, train_batch=row.train_batch,
-            memory_share=MEMORY_SHARE, generation_tp=row.generation_tp, generation_devices=row.generation_devices,
+            memory_share=row.memory_share, generation_tp=row.generation_tp, generation_devices=row.generation_devices,
             framework="megatron", fix=row.fix,
         )  # fmt: skip
     except TrainyardError as error:

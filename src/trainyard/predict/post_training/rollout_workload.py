@@ -17,6 +17,8 @@ from trainyard.errors import BadInput
 LENGTH_CV = 0.6
 """Standard deviation of response lengths over their mean. Assumed: it depends on the task and the model."""
 _MOST_CV = 10.0
+_LEAST_CV = 1e-6
+"""Smaller spreads count as none: all lengths are the mean."""
 _BISECTIONS = 100
 _SURE = 1 - 1e-9
 """Largest probability of a quantile."""
@@ -110,7 +112,7 @@ class RolloutWorkload(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def lengths_at(self, probabilities: npt.ArrayLike) -> Lengths:
         """Response lengths in tokens at these probabilities of their distribution, each from 0 to 1, exclusive."""
         chosen = np.asarray(probabilities, np.float64)
-        if not self.length_cv or self.max_response_tokens == self.response_tokens:
+        if self.length_cv < _LEAST_CV or self.max_response_tokens == self.response_tokens:
             return np.full(chosen.shape, self.response_tokens, np.int64)
         normal = NormalDist()
         deviations = np.array([normal.inv_cdf(min(each, _SURE)) for each in chosen.ravel()])

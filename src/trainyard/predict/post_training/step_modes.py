@@ -19,6 +19,7 @@ from trainyard.model import Model
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.inputs.machine_model import MachineModel
+from trainyard.predict.inputs.prediction_interval import Interval
 from trainyard.predict.post_training.decode_cost import count_weights
 from trainyard.predict.post_training.generation_search import EngineOptions, Generation, fastest_generation
 from trainyard.predict.post_training.rollout_workload import RolloutWorkload
@@ -28,6 +29,9 @@ from trainyard.predict.search.offload_variants import usable_memory
 
 ModeName = Literal["colocated", "disaggregated", "one-step-off"]
 PartName = Literal["generation", "log_probs", "training", "transfer"]
+STEP_INTERVAL = Interval(0.7, 3.0, calibrated=False)
+"""Range of measured over predicted steps that is assumed. Seven published steps, to which nothing is fitted, took 1.4
+to 2.8 times the prediction (`python -m validation.rollout`)."""
 _NS = 1e9
 _COARSE_SPLITS = 12
 """Most splits of the nodes that are tried before those next to the best one."""

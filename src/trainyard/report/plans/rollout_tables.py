@@ -7,7 +7,7 @@ from trainyard.report.plans.rollout_plan import MODES, GenerationPlan, RolloutMo
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import counted
 
-_PARTS = {"generation": "generation", "log_probs": "log-probs", "training": "training", "transfer": "transfer"}
+_PARTS = {"generation": "generate", "log_probs": "log-probs", "training": "train", "transfer": "transfer"}
 
 
 def headline(result: RolloutPlan) -> str:
@@ -27,17 +27,16 @@ def modes(result: RolloutPlan) -> Table:
     """The modes with the parts of their steps."""
     hidden = any(part.hidden_ns for mode in result.modes for part in mode.parts)
     return Table(
-        title="Step, s",
+        title="Seconds",
         notes=(
             "Parts sum to the step"
             + ("; those in parentheses run during the others. " if hidden else ". ")
-            + "tokens/s: of prompts and responses, on all devices. busy: share of the devices' time in generation, "
-            "log-probs or training.",
+            + "busy: per cent of the devices' time outside transfers and waiting.",
         ),
         columns=(
             Column(title="", id=True), Column(title="step", digits=1, id=True),
             *(Column(title=title, id=True) for title in _PARTS.values()),
-            Column(title="tokens/s", digits=0, id=True), Column(title="busy, %", digits=0, id=True),
+            Column(title="tokens/s", digits=0, id=True), Column(title="busy", digits=0, id=True),
         ),
         rows=tuple(_mode_row(mode) for mode in result.modes if mode.step_ns is not None),
     )  # fmt: skip
@@ -63,8 +62,8 @@ def generation(result: RolloutPlan) -> Table:
     return Table(
         title="Generation",
         notes=(
-            "Requests of a replica at a time: most, and mean over the time. tail: the end with at most a quarter of "
-            "the most. Weights and KV cache: of a rank, the cache at its fullest.",
+            "most, mean: concurrent requests of a replica. tail: the end, with at most a quarter of the most. Weights "
+            "and KV cache: of a rank, at its fullest.",
         ),
         columns=(
             Column(title="", id=True), Column(title="devices", digits=0, id=True),
@@ -85,19 +84,24 @@ def _generation_row(mode: RolloutMode, plan: GenerationPlan) -> tuple[Cell, ...]
 
 def training(result: RolloutPlan) -> Table:
     """How each mode trains."""
-    offloads = any(mode.offloaded_bytes for mode in result.modes)
-    note = "updates: optimizer updates of a step. Sequences are packed into rows as long as the longest one."
-    offload = (
-        Column(title="offload, GB", digits=1, id=True, note="offload: state of a rank on the host while it generates."),
+    plans = [mode.training for mode in result.modes if mode.training]
+    offload = Column(
+        title="offload, GB",
+        digits=1,
+        id=True,
+        note="offload: weights and optimizer state on the host during generation.",
     )
+    offloads = any(mode.offloaded_bytes for mode in result.modes)
     return Table(
         title="Training",
-        notes=(note,),
+        notes=(
+            f"{counted(plans[0].updates, 'optimizer update')} per step, of sequences packed into rows of "
+            f"{plans[0].row_tokens:,} tokens. Memory: reserved on a rank.",
+        ),
         columns=(
             Column(title="", id=True), Column(title="devices", digits=0, id=True),
-            Column(title="layout", prose=True), Column(title="updates", digits=0, id=True),
-            Column(title="rows", id=True), Column(title="memory, GB", digits=1, optional=True),
-            *(offload if offloads else ()),
+            Column(title="layout", prose=True), Column(title="memory, GB", digits=1, id=True),
+            *((offload,) if offloads else ()),
         ),
         rows=tuple(_training_row(mode, mode.training, offloads) for mode in result.modes if mode.training),
     )  # fmt: skip
@@ -106,14 +110,17 @@ def training(result: RolloutPlan) -> Table:
 def _training_row(mode: RolloutMode, plan: TrainingPlan, offloads: bool) -> tuple[Cell, ...]:
     offloaded = mode.offloaded_bytes / 1e9 if mode.offloaded_bytes else None
     return (
-        MODES[mode.name], plan.devices, plan.layout, plan.updates, f"{plan.rows:,} x {plan.row_tokens:,}",
-        plan.reserved_bytes / 1e9, *((offloaded,) if offloads else ()),
+        MODES[mode.name], plan.devices, plan.layout, plan.reserved_bytes / 1e9, *((offloaded,) if offloads else ()),
     )  # fmt: skip
 
 
 def reasons(result: RolloutPlan) -> tuple[str, ...]:
-    """A sentence for each mode without a step."""
-    return tuple(f"{MODES[mode.name].capitalize()}: {mode.reason}" for mode in result.modes if mode.reason)
+    """A sentence for each reason for which modes have no step."""
+    names: dict[str, list[str]] = {}
+    for mode in result.modes:
+        if mode.reason:
+            names.setdefault(mode.reason, []).append(MODES[mode.name])
+    return tuple(f"{', '.join(modes).capitalize()}: {reason}" for reason, modes in names.items())
 
 
 def assumptions(result: RolloutPlan) -> Table:
