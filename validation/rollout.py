@@ -13,11 +13,10 @@ import numpy as np
 from rich.console import Console
 
 from trainyard import machine as machines
+from trainyard.api.plan_post_training import plan_rollout, require_decoder
 from trainyard.api.plan_request import read_request
-from trainyard.api.plan_post_training import plan_rollout
 from trainyard.errors import TrainyardError
 from trainyard.formats import toml
-from trainyard.model import Model
 from trainyard.predict.post_training import decode_cost
 from trainyard.predict.post_training.generation_search import EngineOptions, generate
 from trainyard.predict.post_training.rollout_workload import RolloutWorkload
@@ -96,15 +95,15 @@ def read_rows() -> PublishedRows:
 
 def predict_generation(row: GenerationRow) -> float:
     """Predicted seconds of a row of generation."""
-    model = read_request(row.model, None, None, None).model
-    assert isinstance(model, Model)
+    model = require_decoder(read_request(row.model, None, None, None).model)
     workload = RolloutWorkload(
         prompts=row.requests, samples=1, prompt_tokens=row.prompt_tokens, response_tokens=row.response_tokens,
         max_response_tokens=row.response_tokens, length_cv=0.0,
     )  # fmt: skip
     machine = decode_cost.generation_model(machines.load(row.machine), SOFTWARE)
     generation = generate(model, machine, row.tp, 1, workload, EngineOptions(memory_share=1.0))
-    assert generation is not None
+    if generation is None:
+        raise ValueError(f"{row.name} does not fit")
     return generation.seconds
 
 

@@ -22,6 +22,7 @@ from trainyard.predict.post_training.generation_search import (
     fastest_generation,
     slowest_replica,
 )
+from trainyard.predict.post_training.rollout_defaults import MEMORY_SHARE
 from trainyard.predict.post_training.rollout_workload import RolloutWorkload
 from trainyard.predict.post_training.step_modes import RolloutStep, StepPlanner, StepSettings
 
@@ -53,7 +54,8 @@ def generation_on(model: Model, machine: Machine, ranks: int, workload: RolloutW
 
 def planner(model: Model, machine: Machine, devices: int, workload: RolloutWorkload, **settings: bool) -> StepPlanner:
     return StepPlanner(
-        wanted=wanted(model, machine, devices, 1), machine=decode_cost.generation_model(machine, "megatron"),
+        model=model, wanted=wanted(model, machine, devices, 1),
+        machine=decode_cost.generation_model(machine, "megatron"),
         framework=FRAMEWORKS["megatron"], workload=workload, engine=EngineOptions(),
         settings=StepSettings(**settings), refuses=lambda _: None,
     )  # fmt: skip
@@ -105,7 +107,7 @@ def test_the_cache_never_exceeds_the_memory(model: Model, name: str, workload: R
     machine = machines.load(name)
     generation = generation_on(model, machine, 8, workload)
     assert (generation.simulated.cached <= generation.capacity).all()
-    assert generation.weight_bytes + generation.cache_bytes <= machine.rank_memory * decode_cost.MEMORY_SHARE
+    assert generation.weight_bytes + generation.cache_bytes <= machine.rank_memory * MEMORY_SHARE
 
 
 @given(SMALL_STEPS, st.sampled_from([1, 3, 8]))
@@ -133,7 +135,10 @@ def test_parts_sum_to_the_step(
             assert not any(part.hidden_ns for part in step.parts)
             continue
         trains = [parts["log_probs"], parts["training"]]
-        sides = [parts["generation"].ns + parts["generation"].hidden_ns, sum(part.ns + part.hidden_ns for part in trains)]
+        sides = [
+            parts["generation"].ns + parts["generation"].hidden_ns,
+            sum(part.ns + part.hidden_ns for part in trains),
+        ]
         assert step.wall_ns == max(sides) + parts["transfer"].ns
 
 

@@ -37,13 +37,11 @@ WEIGHT_BANDWIDTH = Claim(
 CACHE_BANDWIDTH = Claim(
     value=0.9,
     unit="of the memory bandwidth",
-    source="deepseek-ai/FlashMLA@066b5ba README.md: dense decoding, up to 3,000 GB/s on H800 SXM5, which has 3,350 GB/s",
+    source="deepseek-ai/FlashMLA@066b5ba README.md: dense decoding, up to 3,000 of the 3,350 GB/s of H800 SXM5",
     date="2025-09-29",
     measured=True,
 )
 """Attained share when attention reads the KV cache, assumed for all devices and kernels."""
-MEMORY_SHARE = 0.9
-"""Share of the device memory for weights and KV cache: the default of vLLM's `gpu_memory_utilization`."""
 _PREFILL_TOKENS = 8192
 """Tokens of a prefill batch; vLLM's chunks have 2,048 to 16,384."""
 
@@ -74,13 +72,14 @@ def capacity_tokens(model: Model, machine: Machine, tp: int, memory_share: float
 
 
 def replica_cost(
-    model: Model, machine: MachineModel, tp: int, *, most_running: int, prompt_tokens: int, shared_by: int, capacity: int
-) -> ReplicaCost:
+    model: Model, machine: MachineModel, tp: int, *, most_running: int, prompt_tokens: int, shared_by: int,
+    capacity: int,
+) -> ReplicaCost:  # fmt: skip
     """The cost of one replica of `tp` ranks. `shared_by`: samples of a prompt, which is computed once for all of them
     (prefix caching)."""
     prompt_s = prompt_tokens * _prompt_token_s(model, machine, tp, prompt_tokens)
     return ReplicaCost(
-        batch_s=np.concatenate([np.zeros(1), decode_seconds(model, machine, tp, np.arange(1, most_running + 1))]),
+        batch_s=np.concatenate([np.zeros(1), decode_seconds(model, machine, tp, np.arange(1.0, most_running + 1))]),
         cached_token_s=cached_token_seconds(model, machine, tp),
         prefill_s=prompt_s / shared_by,
         capacity=capacity,

@@ -12,6 +12,7 @@ from trainyard.model import Model
 from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.post_training import decode_cost
 from trainyard.predict.post_training.continuous_batching import SimulatedGeneration, simulate
+from trainyard.predict.post_training.rollout_defaults import MAX_NUM_SEQS, MEMORY_SHARE
 from trainyard.predict.post_training.rollout_workload import Lengths, RolloutWorkload
 from trainyard.units import show_gigabytes
 
@@ -25,8 +26,8 @@ class EngineOptions:
     """Settings of the inference engine. `max_num_seqs`: most requests that a replica runs at a time; `memory_share`: of
     the device's memory for weights and KV cache; `tp`: fixed degree of tensor parallelism, 0: the fastest."""
 
-    max_num_seqs: int = 1024
-    memory_share: float = decode_cost.MEMORY_SHARE
+    max_num_seqs: int = MAX_NUM_SEQS
+    memory_share: float = MEMORY_SHARE
     tp: int = 0
 
 

@@ -1,4 +1,4 @@
-"""The work of one step of reinforcement learning: prompts, samples of each, and the distribution of response lengths."""
+"""The work of a step of reinforcement learning: prompts, samples of each, and the distribution of response lengths."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from trainyard import limits
 from trainyard.errors import BadInput
+from trainyard.predict.post_training.rollout_defaults import LENGTH_CV
 
-LENGTH_CV = 0.6
-"""Standard deviation of response lengths over their mean. Assumed: it depends on the task and the model."""
 _MOST_CV = 10.0
 _LEAST_CV = 1e-6
 """Smaller spreads count as none: all lengths are the mean."""

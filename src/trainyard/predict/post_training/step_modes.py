@@ -91,9 +91,10 @@ class RolloutStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlanner:
-    """Plans the steps of one model on one machine. `wanted`: the model and all ranks of the cluster, with the dtype and
-    the axes that are fixed for training. `refuses`: as in `plan_training`."""
+    """Plans the steps of one model on one machine. `wanted`: the same model and all ranks of the cluster, with the
+    dtype and the axes that are fixed for training. `refuses`: as in `plan_training`."""
 
+    model: Model
     wanted: PlannerInput
     machine: MachineModel
     framework: Framework
@@ -101,12 +102,6 @@ class StepPlanner:
     engine: EngineOptions
     settings: StepSettings
     refuses: Callable[[Job], None]
-
-    @property
-    def model(self) -> Model:
-        model = self.wanted.model
-        assert isinstance(model, Model)
-        return model
 
     def colocated(self) -> RolloutStep:
         """The colocated step. Raises `BadJob` if training or generation does not fit."""
