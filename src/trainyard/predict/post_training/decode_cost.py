@@ -2,8 +2,8 @@
 
 The products and elementwise operations of a decode step are those of a forward pass over one token of each running
 request (`time/layer.py`); they read all weights, of which experts only those that some token uses. Attention reads the
-KV cache. CUDA graphs are assumed, so that the host's time per layer is no bound. tp divides weights and heads; there
-is no pipeline parallelism and no expert parallelism.
+KV cache. CUDA graphs are assumed, so that the host's time per layer does not matter. tp divides weights and heads;
+pipeline and expert parallelism are not supported.
 """
 
 from __future__ import annotations
