@@ -96,6 +96,10 @@ def plan_rollout(
     check_numbers(PlanOptions(devices=devices))
     if framework and framework not in FRAMEWORKS:
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
+    if "," in os.fspath(machine):
+        raise BadInput(
+            f"--machine {os.fspath(machine)}: post-training is planned for machines of one kind.", "Pass one machine."
+        )
     target = load_machine(os.fspath(machine))
     request = read_request(os.fspath(model), None, None, None)
     decoder = require_decoder(request.model)

@@ -82,6 +82,13 @@ def test_screen_fits_and_states_its_limits(capsys: pytest.CaptureFixture[str]) -
     assert "FlashMLA" in capsys.readouterr().out
 
 
+def test_ranks_without_a_replica_are_not_busy(capsys: pytest.CaptureFixture[str]) -> None:
+    mode = mode_of(planned(capsys, prompts="1", samples="1", response_tokens="100", generation_tp="1"), "colocated")
+    assert mode["generation"]["replicas"] == 1
+    generates, *others = (part["ns"] for part in mode["parts"][:3])
+    assert mode["busy_share"] == pytest.approx((generates / 16 + sum(others)) / mode["step_ns"])
+
+
 def test_a_cluster_that_nodes_do_not_divide_has_the_colocated_mode_only(capsys: pytest.CaptureFixture[str]) -> None:
     document = planned(capsys, devices="12")
     assert document["modes"][0]["name"] == "colocated"
@@ -111,6 +118,7 @@ def test_a_cluster_that_nodes_do_not_divide_has_the_colocated_mode_only(capsys: 
         (rollout("nemotron-h-8b"), "state-space layers"),
         (rollout(**{"for": "verl"}), "there is no framework 'verl'"),
         (rollout(machine="h1000000"), "there is no machine"),
+        (rollout(machine="h100:8,a100:8"), "machines of one kind"),
         (rollout(response_tokens="100000000000"), "tokens a sequence"),
     ],
 )

@@ -80,12 +80,13 @@ class RolloutStep:
 
     @property
     def busy_share(self) -> float:
-        """Share of the ranks' time in which they generate, compute log-probabilities or train."""
+        """Share of the ranks' time in which they generate, compute log-probabilities or train. Ranks without a replica
+        do not generate."""
         totals = {part.name: part.ns + part.hidden_ns for part in self.parts}
         shared = self.mode == "colocated"
         ranks = self.training_ranks if shared else self.training_ranks + self.generation_ranks
         trains = totals["log_probs"] + totals["training"]
-        busy = totals["generation"] * self.generation_ranks + trains * self.training_ranks
+        busy = totals["generation"] * self.generation.tp * self.generation.replicas + trains * self.training_ranks
         return busy / (ranks * self.wall_ns)
 
 

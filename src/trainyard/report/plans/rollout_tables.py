@@ -13,13 +13,12 @@ _PARTS = {"generation": "generate", "log_probs": "log-probs", "training": "train
 def headline(result: RolloutPlan) -> str:
     """The step, the fastest mode, and its assumed interval."""
     work, best = result.workload, result.best
-    seconds = [ns / 1e9 for ns in (best.step_ns or 0, best.low_ns or 0, best.high_ns or 0)]
+    step, low, high = (_show_seconds(ns or 0) for ns in (best.step_ns, best.low_ns, best.high_ns))
     return (
         f"{result.model} on {result.devices:,} x {result.device}: {counted(work.prompts, 'prompt')} of "
-        f"{work.prompt_tokens:,} tokens x {counted(work.samples, 'sample')} of {work.response_tokens:,} tokens (mean; "
-        f"at most {work.max_response_tokens:,}).\n"
-        f"Fastest: {MODES[best.name]}, {seconds[0]:.1f} s per step (not calibrated: {seconds[1]:.1f} to "
-        f"{seconds[2]:.1f} s is assumed)."
+        f"{counted(work.prompt_tokens, 'token')} x {counted(work.samples, 'sample')} of "
+        f"{counted(work.response_tokens, 'token')} (mean; at most {work.max_response_tokens:,}).\n"
+        f"Fastest: {MODES[best.name]}, {step} s per step (not calibrated: {low} to {high} s is assumed)."
     )
 
 
@@ -34,7 +33,7 @@ def modes(result: RolloutPlan) -> Table:
             + "busy: per cent of the devices' time outside transfers and waiting.",
         ),
         columns=(
-            Column(title="", id=True), Column(title="step", digits=1, id=True),
+            Column(title="", id=True), Column(title="step", id=True),
             *(Column(title=title, id=True) for title in _PARTS.values()),
             Column(title="tokens/s", digits=0, id=True), Column(title="busy", digits=0, id=True),
         ),
@@ -48,13 +47,13 @@ def _mode_row(mode: RolloutMode) -> tuple[Cell, ...]:
     parts = []
     for name in _PARTS:
         part = by_name[name]
-        parts.append(f"({part.hidden_ns / 1e9:.1f})" if part.hidden_ns else _show_seconds(part.ns))
-    return (MODES[mode.name], (mode.step_ns or 0) / 1e9, *parts, mode.tokens_per_s, 100 * (mode.busy_share or 0))
+        parts.append(f"({_show_seconds(part.hidden_ns)})" if part.hidden_ns else _show_seconds(part.ns))
+    return (MODES[mode.name], _show_seconds(mode.step_ns or 0), *parts, mode.tokens_per_s, 100 * (mode.busy_share or 0))
 
 
 def _show_seconds(ns: int) -> str:
-    """Seconds with one decimal; `<0.1` for less."""
-    return "<0.1" if 0 < ns < 50_000_000 else f"{ns / 1e9:.1f}"
+    """Seconds with one decimal, or none from 10,000 up; `<0.1` for less."""
+    return "<0.1" if 0 < ns < 50_000_000 else f"{ns / 1e9:,.{0 if ns >= 1e13 else 1}f}"
 
 
 def generation(result: RolloutPlan) -> Table:
