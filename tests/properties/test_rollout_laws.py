@@ -161,6 +161,27 @@ def test_best_split_is_that_of_all_splits(model: Model, workload: RolloutWorkloa
         assert best.wall_ns == min(pair[index].wall_ns for pair in pairs)
 
 
+def test_splits_of_many_nodes_are_close_to_the_best_of_all() -> None:
+    workload = work(prompts=1024, prompt_tokens=2000, response_tokens=300)
+    planned = planner(EXAMPLE, machines.load("h100"), 8 * 20, workload)
+    pairs = [planned.disaggregated(8 * nodes) for nodes in range(1, 20)]
+    for index, best in enumerate(planned.best_splits()):
+        assert best.wall_ns <= 1.001 * min(pair[index].wall_ns for pair in pairs)
+
+
+def test_longer_side_of_a_step_at_the_same_time_is_exposed() -> None:
+    """Long prompts and short responses: training takes longer than generation, and the other way round."""
+    machine = machines.load("h100")
+    training = planner(
+        EXAMPLE, machine, 16, work(prompts=512, prompt_tokens=2000, response_tokens=20, max_response_tokens=40)
+    )
+    generation = planner(EXAMPLE, machine, 16, work(prompts=8, prompt_tokens=10))
+    for planned, hidden in ((training, {"generation"}), (generation, {"log_probs", "training"})):
+        _, step = planned.disaggregated(8)
+        assert {part.name for part in step.parts if part.hidden_ns} == hidden
+        assert all(part.ns == 0 for part in step.parts if part.hidden_ns)
+
+
 def test_a_pass_less_and_a_smaller_model_take_less() -> None:
     model, machine = EXAMPLE, machines.load("h100")
     full = planner(model, machine, 8, work(), critic=True).colocated()
