@@ -37,6 +37,7 @@ from trainyard.report.plans.design_comparison import DesignComparison
 from trainyard.report.plans.measured_plans import MeasuredPlans
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.plans.probe_results import FittedMachine, ProbedMachine
+from trainyard.report.plans.rollout_plan import RolloutPlan
 from trainyard.report.render.written_report import WrittenReport
 from trainyard.report.view.analysis import Analysis
 from trainyard.report.view.comparison import Comparison
@@ -73,6 +74,7 @@ DOCUMENTS: dict[str, type] = {
     "plans": Plans,  # trainyard plan, trainyard plan check
     "measured-plans": MeasuredPlans,  # trainyard plan measure
     "designs": DesignComparison,  # trainyard plan design
+    "rollout": RolloutPlan,  # trainyard plan rollout
     "catalogue": Catalogue,  # trainyard plan list
     "machine": ProbedMachine,  # trainyard probe
     "fit": FittedMachine,  # trainyard probe fit

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from trainyard.api.launch_jobs import launch_render as launch_render
     from trainyard.api.launch_jobs import launch_status as launch_status
     from trainyard.api.measure_candidates import measure_plan as measure_plan
+    from trainyard.api.plan_post_training import plan_rollout as plan_rollout
     from trainyard.api.record_tensors import record_numerics as record_numerics
     from trainyard.api.run_costs import RunCosts as RunCosts
     from trainyard.api.run_jobs import chaos as chaos
@@ -124,6 +125,7 @@ _ELSEWHERE = {
     "parity": "trainyard.api.check_parity",
     "query": "trainyard.api.trace_modes",
     "reconcile": "trainyard.api.trace_modes",
+    "plan_rollout": "trainyard.api.plan_post_training",
     "record_numerics": "trainyard.api.record_tensors",
     "reproduce_numerics": "trainyard.api.write_reproducer",
     "triage_numerics": "trainyard.api.triage_record",

@@ -38,9 +38,9 @@ def measure_model(job: Job, adapters: Mapping[str, float] = {}) -> ModelSize:
     case = _on_one_rank(cases.of_jobs([job]))
     case = replace(case, **{name: column(value) for name, value in adapters.items()})
     weights = shapes.weights(case)
-    parameters = _count(case, weights)
+    parameters = count_parameters(case, weights)
     used_share = np.where(case.experts > 0, case.active_experts / np.maximum(case.experts, 1.0), 1.0)
-    active = _count(case, weights._replace(expert=weights.expert * used_share))
+    active = count_parameters(case, weights._replace(expert=weights.expert * used_share))
     return ModelSize(
         parameters=round(parameters),
         active_parameters=round(active),
@@ -64,13 +64,13 @@ def _on_one_rank(case: Cases) -> Cases:
 def _count_trained(case: Cases) -> float:
     """Number of trained weights of the whole model: all, or those of adapters."""
     if shapes.all_trained(case)[0]:
-        return _count(case, shapes.weights(case))
+        return count_parameters(case, shapes.weights(case))
     dense_layers, _ = shapes.layer_kinds(case)
     adapters = shapes.adapter_weights(case)
     return float((case.layers * adapters.shared + dense_layers * adapters.dense)[0])
 
 
-def _count(case: Cases, weights: Weights) -> float:
+def count_parameters(case: Cases, weights: Weights) -> float:
     """Number of weights of the whole model, from those of one layer and of the vocabulary's table."""
     dense_layers, moe_layers = shapes.layer_kinds(case)
     has_embedding = case.lead_parameters == 0

@@ -1,0 +1,136 @@
+"""Tables of `trainyard plan rollout`: the modes with their parts, generation, and training."""
+
+from __future__ import annotations
+
+from trainyard.machine import Claim
+from trainyard.report.plans.rollout_plan import MODES, GenerationPlan, RolloutMode, RolloutPlan, TrainingPlan
+from trainyard.report.view.view import Cell, Column, Table
+from trainyard.units import counted
+
+_PARTS = {"generation": "generate", "log_probs": "log-probs", "training": "train", "transfer": "transfer"}
+
+
+def headline(result: RolloutPlan) -> str:
+    """The step, the fastest mode, and its assumed interval."""
+    work, best = result.workload, result.best
+    step, low, high = (_show_seconds(ns or 0) for ns in (best.step_ns, best.low_ns, best.high_ns))
+    return (
+        f"{result.model} on {result.devices:,} x {result.device}: {counted(work.prompts, 'prompt')} of "
+        f"{counted(work.prompt_tokens, 'token')} x {counted(work.samples, 'sample')} of "
+        f"{counted(work.response_tokens, 'token')} (mean; at most {work.max_response_tokens:,}).\n"
+        f"Fastest: {MODES[best.name]}, {step} s per step (not calibrated: {low} to {high} s is assumed)."
+    )
+
+
+def modes(result: RolloutPlan) -> Table:
+    """The modes with the parts of their steps."""
+    hidden = any(part.hidden_ns for mode in result.modes for part in mode.parts)
+    return Table(
+        title="Seconds",
+        notes=(
+            "Parts sum to the step"
+            + ("; those in parentheses run during the others. " if hidden else ". ")
+            + "busy: per cent of the devices' time outside transfers and waiting.",
+        ),
+        columns=(
+            Column(title="", id=True), Column(title="step", id=True),
+            *(Column(title=title, id=True) for title in _PARTS.values()),
+            Column(title="tokens/s", digits=0, id=True), Column(title="busy", digits=0, id=True),
+        ),
+        rows=tuple(_mode_row(mode) for mode in result.modes if mode.step_ns is not None),
+    )  # fmt: skip
+
+
+def _mode_row(mode: RolloutMode) -> tuple[Cell, ...]:
+    """The row of a mode with a step."""
+    by_name = {part.name: part for part in mode.parts}
+    parts = []
+    for name in _PARTS:
+        part = by_name[name]
+        parts.append(f"({_show_seconds(part.hidden_ns)})" if part.hidden_ns else _show_seconds(part.ns))
+    return (MODES[mode.name], _show_seconds(mode.step_ns or 0), *parts, mode.tokens_per_s, 100 * (mode.busy_share or 0))
+
+
+def _show_seconds(ns: int) -> str:
+    """Seconds with one decimal, or none from 10,000 up; `<0.1` for less."""
+    return "<0.1" if 0 < ns < 50_000_000 else f"{ns / 1e9:,.{0 if ns >= 1e13 else 1}f}"
+
+
+def generation(result: RolloutPlan) -> Table:
+    """How each mode generates."""
+    return Table(
+        title="Generation",
+        notes=(
+            "most, mean: concurrent requests of a replica. tail: the end, with at most a quarter of the most. Weights "
+            "and KV cache: of a rank, at its fullest.",
+        ),
+        columns=(
+            Column(title="", id=True), Column(title="devices", digits=0, id=True),
+            Column(title="tp x replicas", id=True), Column(title="most", digits=0, id=True),
+            Column(title="mean", digits=0, id=True), Column(title="tail, s", digits=1, id=True),
+            Column(title="weights, GB", digits=1, id=True), Column(title="cache, GB", digits=1, id=True),
+        ),
+        rows=tuple(_generation_row(mode, mode.generation) for mode in result.modes if mode.generation),
+    )  # fmt: skip
+
+
+def _generation_row(mode: RolloutMode, plan: GenerationPlan) -> tuple[Cell, ...]:
+    return (
+        MODES[mode.name], plan.devices, f"{plan.tp} x {plan.replicas:,}", plan.concurrent, plan.mean_concurrent,
+        plan.tail_ns / 1e9, plan.weight_bytes / 1e9, plan.cache_bytes / 1e9,
+    )  # fmt: skip
+
+
+def training(result: RolloutPlan) -> Table:
+    """How each mode trains."""
+    plans = [mode.training for mode in result.modes if mode.training]
+    offload = Column(
+        title="offload, GB",
+        digits=1,
+        id=True,
+        note="offload: weights and optimizer state on the host during generation.",
+    )
+    offloads = any(mode.offloaded_bytes for mode in result.modes)
+    return Table(
+        title="Training",
+        notes=(
+            f"{counted(plans[0].updates, 'optimizer update')} per step, of sequences packed into rows of "
+            f"{plans[0].row_tokens:,} tokens. Memory: reserved on a rank.",
+        ),
+        columns=(
+            Column(title="", id=True), Column(title="devices", digits=0, id=True),
+            Column(title="layout", prose=True), Column(title="memory, GB", digits=1, id=True),
+            *((offload,) if offloads else ()),
+        ),
+        rows=tuple(_training_row(mode, mode.training, offloads) for mode in result.modes if mode.training),
+    )  # fmt: skip
+
+
+def _training_row(mode: RolloutMode, plan: TrainingPlan, offloads: bool) -> tuple[Cell, ...]:
+    offloaded = mode.offloaded_bytes / 1e9 if mode.offloaded_bytes else None
+    return (
+        MODES[mode.name], plan.devices, plan.layout, plan.reserved_bytes / 1e9, *((offloaded,) if offloads else ()),
+    )  # fmt: skip
+
+
+def reasons(result: RolloutPlan) -> tuple[str, ...]:
+    """A sentence for each reason for which modes have no step."""
+    names: dict[str, list[str]] = {}
+    for mode in result.modes:
+        if mode.reason:
+            names.setdefault(mode.reason, []).append(MODES[mode.name])
+    return tuple(f"{', '.join(modes).capitalize()}: {reason}" for reason, modes in names.items())
+
+
+def assumptions(result: RolloutPlan) -> Table:
+    """The constants of the prediction, with their sources."""
+    return Table(
+        title="Assumed",
+        notes=(),
+        columns=(Column(title="", id=True), Column(title="value", id=True), Column(title="source", prose=True)),
+        rows=tuple(_claim_row(claim) for claim in result.assumptions),
+    )
+
+
+def _claim_row(claim: Claim) -> tuple[Cell, ...]:
+    return claim.unit, f"{claim.value:g}", claim.source
