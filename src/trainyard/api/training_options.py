@@ -1,9 +1,9 @@
 """Arguments of `plan` that describe a training beyond its layout: recomputed modules, dispatch to experts, the
-optimizer's moments, and the loss."""
+optimizer's moments, the loss, and offloaded activations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from trainyard.predict.inputs.training_settings import TrainingSettings
@@ -19,7 +19,8 @@ class TrainingOptions:
     `dispatch_dtype`: format of tokens on their way to experts; default: the compute dtype. `overlap_dispatch`: tokens
     are sent to experts and back during the compute of another micro-batch, in layouts that can. `moments_dtype`: format
     of AdamW's moments; default: float32. `chunked_loss`: the head and the loss are computed in chunks of the tokens, so
-    that all logits never exist."""
+    that all logits never exist. `offload_activations`: layers whose activations are in the host's memory between their
+    forward and their backward pass."""
 
     recompute_modules: str | None = None
     expert_imbalance: float | None = None
@@ -27,6 +28,7 @@ class TrainingOptions:
     overlap_dispatch: bool = False
     moments_dtype: Literal["bfloat16", "float8"] | None = None
     chunked_loss: bool = False
+    offload_activations: int | None = None
 
 
 def read_training(options: TrainingOptions) -> TrainingSettings:
@@ -39,4 +41,14 @@ def read_training(options: TrainingOptions) -> TrainingSettings:
         overlap_dispatch=options.overlap_dispatch,
         moments_dtype=options.moments_dtype or "",
         chunked_loss=options.chunked_loss,
+        offloaded_layers=options.offload_activations or 0,
     )
+
+
+def given_options(options: TrainingOptions) -> list[str]:
+    """The options of the command that differ from their defaults."""
+    return [
+        "--" + field.name.replace("_", "-")
+        for field in fields(options)
+        if getattr(options, field.name) != field.default
+    ]

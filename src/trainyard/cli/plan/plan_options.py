@@ -58,6 +58,8 @@ _TRAINING = (
                  help="Format of AdamW's moments; default: float32."),
     click.option("--chunked-loss", is_flag=True,
                  help="Compute the head and the loss in chunks, so that all logits never exist."),
+    click.option("--offload-activations", type=click.IntRange(min=1), metavar="LAYERS",
+                 help="Layers whose activations are in host memory until their backward pass."),
 )  # fmt: skip
 _FABRIC = (
     click.option("--oversubscription", type=float, metavar="RATIO",

@@ -206,6 +206,8 @@ class Cases:
     one."""
     offload: Column
     """Index in `offload.KINDS` of the kind of tensors that are in the host's memory; 0: none."""
+    offloaded_layers: Column
+    """Layers whose activations are in the host's memory between their forward and their backward pass."""
     flash: Column
     """1 if attention never writes its scores (FlashAttention), else 0."""
     low_precision: Column
@@ -327,6 +329,7 @@ PLAIN = dict.fromkeys(
         "overlaps_dispatch",
         "recompute_modules",
         "chunked_loss",
+        "offloaded_layers",
         *_ADAPTERS,
         *_STATE_SPACE,
         *_VISION,

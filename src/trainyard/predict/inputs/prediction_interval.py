@@ -110,7 +110,8 @@ def interval_of(model: MachineModel, case: Cases) -> Interval:
     have them on attention's matrices of dense decoders, in 8 or 16 bits."""
     tuned, kind = model.tuned, kind_of(case)
     unlike_fitted_adapters = case.mlp_adapters + case.quantised + case.adapters * case.experts
-    if model.machine.fabric or float(case.offload[0]) or float(unlike_fitted_adapters[0]):
+    offloads = float(case.offload[0]) or float(case.offloaded_layers[0])
+    if model.machine.fabric or offloads or float(unlike_fitted_adapters[0]):
         return NOT_CALIBRATED
     if own := tuned.prediction_intervals.get(kind):
         return Interval(*own, calibrated=True)

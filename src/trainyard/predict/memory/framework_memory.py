@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trainyard.predict.inputs.cases import Cases, Column, column
 from trainyard.predict.inputs.fine_tuning import NF4_BYTES
-from trainyard.predict.memory import native_memory
+from trainyard.predict.memory import activation_offload, native_memory
 from trainyard.predict.memory.layer_memory import FLOAT32, LayerMemory, measure_layer
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
 from trainyard.predict.pipeline import partition
@@ -71,12 +71,13 @@ def _with_second_rank(cases: Cases, fullest_end: MemoryParts, rows: npt.NDArray[
 
 def on_host(cases: Cases) -> Column:
     """Bytes of host memory of a rank of the first or the last stage, whichever needs more."""
+    activation_bytes = activation_offload.host_bytes(cases)
     if not (cases.offload > 0).any():
-        return np.zeros(1)
+        return activation_bytes
     trained = shapes.weights(cases).trained(cases)
     # Trained weights whose optimizer state a rank of the first and of the last stage has.
     first_weights, last_weights = (_count_kept_weights(cases, first)(1, trained) for first in (True, False))
-    return np.maximum(first_weights, last_weights) * offload.host_bytes_per_weight(cases)
+    return np.maximum(first_weights, last_weights) * offload.host_bytes_per_weight(cases) + activation_bytes
 
 
 def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:
@@ -162,7 +163,8 @@ def _activations(cases: Cases, layer: LayerMemory, kinds: tuple[Column, Column, 
     micro-batches keep, and one layer as a whole while it is recomputed. `kinds`: its layers, those without and those
     with experts."""
     recomputed = np.where(cases.activation_checkpoint > 0, layer.whole.of_layers(*kinds) / kinds[0], 0.0)
-    return layer.kept.of_layers(*kinds) * in_flight(cases, first) + recomputed
+    kept = activation_offload.device_bytes(cases, layer.kept.of_layers(*kinds))
+    return kept * in_flight(cases, first) + recomputed
 
 
 def _logit_bytes(cases: Cases, trained: Weights) -> Column:

@@ -182,6 +182,8 @@ def layer_accounts(kind: LayerKind, layer_passes: Column) -> list[AccountSeconds
         _communication_account("copy/h2d", "forward", kind.sharded.forward_copy.times(layer_passes)),
         _communication_account("copy/h2d", "backward", kind.sharded.backward_copy.times(layer_passes)),
         _communication_account("copy/d2h", "backward", kind.sharded.gradient_copy.times(layer_passes)),
+        _communication_account("copy/d2h", "forward", kind.activations_out.times(layer_passes)),
+        _communication_account("copy/h2d", "backward", kind.activations_back.times(layer_passes)),
     ]
 
 

@@ -115,6 +115,7 @@ class _MegatronReader:
         layout = self._layout(devices, model)
         recipe = self._recipe(layout, model)
         stored_bytes = self._stored_bytes(recipe.dtype)
+        columns = self._offloaded_activations(layout, recipe, model)
         if keys.get("optimizer") not in (None, "adam"):
             keys.refuse("optimizer", "its state and its update are not AdamW's")
         if keys.get("transformer-impl") == "local" and not keys.flag("use-flash-attn"):
@@ -129,6 +130,7 @@ class _MegatronReader:
             keeps=stored_bytes,
             ignored=ignored,
             approximated=approximated,
+            columns=columns,
         )
 
     def _layout(self, devices: int, model: Model) -> Layout:
@@ -330,6 +332,24 @@ class _MegatronReader:
         if keys.flag("use-torch-optimizer-for-cpu-offload"):
             keys.approximate("use-torch-optimizer-for-cpu-offload", "predicted as the faster update")
         return True
+
+    def _offloaded_activations(self, layout: Layout, recipe: Recipe, model: Model) -> dict[str, float]:
+        """The column of layers whose activations are offloaded, if there are any. Raises `BadFile` for a combination
+        that Megatron refuses."""
+        keys, key = self.keys, "cpu-offloading-num-layers"
+        if not keys.flag("cpu-offloading") and keys.get(key) is None:
+            return {}
+        layers = keys.integer(key, 0, 0)
+        contradictions = (
+            (layers >= model.layers, f"of {model.layers} layers", f"Set --{key} {model.layers - 1}."),
+            (layout.pp > 1, "with --pipeline-model-parallel-size above 1", f"Remove --{key}."),
+            (recipe.activation_checkpoint != "none", "with --recompute-granularity", "Remove one of them."),
+        )
+        for contradicts, condition, next_step in contradictions:
+            if layers and contradicts:
+                raise BadFile(f"{self.where}: --{key} {layers} {condition} is refused by Megatron.", next_step)
+        keys.flag("cpu-offloading-double-buffering")
+        return {"offloaded_layers": float(layers)} if layers else {}
 
     def _overlap_dispatch(self, layout: Layout, activation_checkpoint: str) -> bool:
         """Whether tokens are dispatched during other compute. Raises `BadFile` for a combination that Megatron
