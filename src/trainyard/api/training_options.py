@@ -1,5 +1,5 @@
 """Arguments of `plan` that describe a training beyond its layout: recomputed modules, dispatch to experts, the
-optimizer's moments, the loss, and offloaded activations."""
+optimizer's moments and the moment of its updates, the loss, and offloaded activations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class TrainingOptions:
     are sent to experts and back during the compute of another micro-batch, in layouts that can. `moments_dtype`: format
     of AdamW's moments; default: float32. `chunked_loss`: the head and the loss are computed in chunks of the tokens, so
     that all logits never exist. `offload_activations`: layers whose activations are in the host's memory between their
-    forward and their backward pass."""
+    forward and their backward pass. `optimizer_in_backward`: weights are updated, and their gradients freed, during the
+    backward pass."""
 
     recompute_modules: str | None = None
     expert_imbalance: float | None = None
@@ -29,6 +30,7 @@ class TrainingOptions:
     moments_dtype: Literal["bfloat16", "float8"] | None = None
     chunked_loss: bool = False
     offload_activations: int | None = None
+    optimizer_in_backward: bool = False
 
 
 def read_training(options: TrainingOptions) -> TrainingSettings:
@@ -42,6 +44,7 @@ def read_training(options: TrainingOptions) -> TrainingSettings:
         moments_dtype=options.moments_dtype or "",
         chunked_loss=options.chunked_loss,
         offloaded_layers=options.offload_activations or 0,
+        updates_in_backward=options.optimizer_in_backward,
     )
 
 

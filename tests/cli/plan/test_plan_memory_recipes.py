@@ -1,4 +1,4 @@
-"""`trainyard plan` with settings that save memory: offloaded activations."""
+"""`trainyard plan` with settings that save memory: offloaded activations, and updates in the backward pass."""
 
 from __future__ import annotations
 
@@ -65,9 +65,48 @@ def test_check_refuses_options_that_a_file_contradicts(capsys: pytest.CaptureFix
     assert missing_values(capsys.readouterr().err, "--cpu-offloading-num-layers 16", "--recompute-granularity") == []
 
 
+IN_BACKWARD = (*TORCHTITAN, "--optimizer-in-backward")
+
+
+def test_updates_in_backward_have_one_micro_batch(capsys: pytest.CaptureFixture[str]) -> None:
+    document = plans(capsys, *DENSE, "--for", "torchtitan", "--optimizer-in-backward")
+    for choice in document["choices"]:
+        layout, recipe = choice["plan"]["job"]["layout"], choice["plan"]["job"]["recipe"]
+        ranks = layout.get("dp_replicate", 1) * layout.get("dp_shard", 1)
+        assert ranks * recipe.get("micro_batch_size", 1) == 64
+        assert layout.get("pp", 1) == 1 < layout.get("dp_shard", 1) * layout.get("cp", 1)
+
+
+def test_check_reads_updates_in_backward(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    words = tuple("micro_batch_size=2" if word == "micro_batch_size=1" else word for word in TORCHTITAN)
+    usual = plans(capsys, *words)
+    planned = plans(capsys, *words, "--optimizer-in-backward", "--out", str(path))
+    assert first_plan(planned)["ledger"]["wall_ns"] == first_plan(usual)["ledger"]["wall_ns"]
+    assert first_plan(planned)["memory"]["gradient"] < first_plan(usual)["memory"]["gradient"]
+    (sentence,) = planned["outside_settings"]
+    assert missing_values(sentence, "[optimizer] early_step_in_backward = true") == []
+    text = path.read_text("utf-8") + "\n[optimizer]\nearly_step_in_backward = true\n"
+    path.write_text(text, "utf-8")
+    checked = plans(capsys, "check", str(path), "--machine", "h200", "--devices", "32")
+    assert first_plan(checked)["memory"] == first_plan(planned)["memory"]
+    assert checked.get("differing_settings", []) == []
+    path.write_text(text.replace("\n[training]", "\n[training]\nmax_norm = 1.0"), "utf-8")
+    (clipped,) = plans(capsys, "check", str(path), "--machine", "h200", "--devices", "32")["differing_settings"]
+    assert missing_values(clipped, "training.max_norm") == []
+    # Two micro-batches on a rank would be two updates.
+    path.write_text(text.replace("local_batch_size = 2", "local_batch_size = 1"), "utf-8")
+    assert answer(["plan", "check", str(path), "--machine", "h200", "--devices", "32"]) != 0
+    assert missing_values(capsys.readouterr().err, "optimizer.early_step_in_backward", "2") == []
+
+
 @pytest.mark.parametrize(
     ("words", "values"),
     [
+        ((*DENSE, "--optimizer-in-backward"), ("--optimizer-in-backward", "trainyard")),
+        ((*DENSE, "--for", "megatron", "--optimizer-in-backward"), ("--optimizer-in-backward", "megatron")),
+        (IN_BACKWARD, ("torchtitan", "micro-batch")),
+        ((*DENSE, "--for", "torchtitan", "--fix", "pp=2", "--optimizer-in-backward"), ("torchtitan", "pipeline")),
         ((*DENSE, "--offload-activations", "16"), ("--offload-activations 16", "trainyard")),
         ((*DENSE, "--for", "deepspeed", "--offload-activations", "16"), ("--offload-activations 16", "deepspeed")),
         ((*MEGATRON, "--offload-activations", "32"), ("--offload-activations 32", "32 layers", "3 to 31")),

@@ -60,6 +60,8 @@ _TRAINING = (
                  help="Compute the head and the loss in chunks, so that all logits never exist."),
     click.option("--offload-activations", type=click.IntRange(min=1), metavar="LAYERS",
                  help="Layers whose activations are in host memory until their backward pass."),
+    click.option("--optimizer-in-backward", is_flag=True,
+                 help="Update weights, and free their gradients, in the backward pass (torchtitan)."),
 )  # fmt: skip
 _FABRIC = (
     click.option("--oversubscription", type=float, metavar="RATIO",

@@ -206,6 +206,8 @@ class Cases:
     one."""
     offload: Column
     """Index in `offload.KINDS` of the kind of tensors that are in the host's memory; 0: none."""
+    updates_in_backward: Column
+    """1 if a weight is updated, and its gradient freed, during the backward pass, else 0."""
     offloaded_layers: Column
     """Layers whose activations are in the host's memory between their forward and their backward pass."""
     flash: Column
@@ -330,6 +332,7 @@ PLAIN = dict.fromkeys(
         "recompute_modules",
         "chunked_loss",
         "offloaded_layers",
+        "updates_in_backward",
         *_ADAPTERS,
         *_STATE_SPACE,
         *_VISION,

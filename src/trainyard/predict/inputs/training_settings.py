@@ -1,5 +1,5 @@
 """Settings of a training that a search keeps the same in all layouts: recomputed modules, dispatch to experts, the
-optimizer's moments, the loss, and offloaded activations."""
+optimizer's moments and the moment of its updates, the loss, and offloaded activations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class TrainingSettings(NamedTuple):
     mean. `dispatch_dtype`: format of tokens on their way to experts; empty: the compute dtype. `overlap_dispatch`:
     tokens are sent to experts and back during the compute of another micro-batch, in layouts that can. `moments_dtype`:
     format of AdamW's moments; empty: float32. `chunked_loss`: the head and the loss are computed in chunks.
-    `offloaded_layers`: layers whose activations are in the host's memory until their backward pass."""
+    `offloaded_layers`: layers whose activations are in the host's memory until their backward pass.
+    `updates_in_backward`: weights are updated, and their gradients freed, during the backward pass."""
 
     recompute_modules: tuple[str, ...] = ()
     expert_imbalance: float = 1.0
@@ -39,6 +40,7 @@ class TrainingSettings(NamedTuple):
     moments_dtype: str = ""
     chunked_loss: bool = False
     offloaded_layers: int = 0
+    updates_in_backward: bool = False
 
     @property
     def columns(self) -> dict[str, float]:
@@ -52,11 +54,17 @@ class TrainingSettings(NamedTuple):
             columns["chunked_loss"] = 1.0
         if self.offloaded_layers:
             columns["offloaded_layers"] = self.offloaded_layers
+        if self.updates_in_backward:
+            columns["updates_in_backward"] = 1.0
         return columns
 
     def conditions(self, framework: str) -> list[LayoutCondition]:
         """Conditions of the settings on the layouts of a framework."""
-        return [setting_layouts.OFFLOADS_ACTIVATIONS[framework]] if self.offloaded_layers else []
+        settings = (
+            (self.offloaded_layers, setting_layouts.OFFLOADS_ACTIVATIONS),
+            (self.updates_in_backward, setting_layouts.UPDATES_IN_BACKWARD),
+        )
+        return [conditions[framework] for is_given, conditions in settings if is_given]
 
 
 def with_settings(framework: Framework, name: str, settings: TrainingSettings, model: Model | VisionModel) -> Framework:
@@ -92,6 +100,8 @@ def settings_outside(settings: TrainingSettings, framework: str) -> Iterator[str
             "torchtune's OffloadActivations; torch's save_on_cpu waits for each copy."
         )
         yield f"Offloaded activations of {settings.offloaded_layers} layers: {where}"
+    if settings.updates_in_backward:
+        yield "Updates in the backward pass: set [optimizer] early_step_in_backward = true. Gradients are not clipped."
 
 
 def _check(settings: TrainingSettings, framework: str, model: Model | VisionModel) -> None:
@@ -121,6 +131,11 @@ def _check(settings: TrainingSettings, framework: str, model: Model | VisionMode
             )
     if settings.chunked_loss and not isinstance(model, Model):
         raise BadInput(f"--chunked-loss applies to models with a vocabulary, but {model.name} has none.")
+    if settings.updates_in_backward and framework not in setting_layouts.UPDATES_IN_BACKWARD:
+        raise BadInput(
+            f"--optimizer-in-backward: {framework} updates weights after the backward pass.",
+            "Add --for torchtitan.",
+        )
     if settings.offloaded_layers:
         _check_offloaded_layers(settings.offloaded_layers, framework, model)
     if settings.moments_dtype and settings.moments_dtype not in MOMENT_BYTES:

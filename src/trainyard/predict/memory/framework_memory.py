@@ -118,7 +118,9 @@ def of_stage(cases: Cases, first: bool, layer: LayerMemory | None = None) -> Mem
     weight_bytes = _weight_bytes(cases, layer.weights, count_kept)
     return MemoryParts(
         parameters=np.where(all_offloaded, 0.0, weight_bytes),
-        gradients=np.where(all_offloaded, 0.0, count_kept(2, layer.trained) * cases.gradient_bytes),
+        gradients=np.where(
+            all_offloaded, 0.0, _kept_gradients(cases, layer.trained, count_kept) * cases.gradient_bytes
+        ),
         optimizer=np.where(state_offloaded, 0.0, count_kept(1, layer.trained) * cases.state_bytes),
         activations=_activations(cases, layer, (stage_layers, dense, routed), first),
         logits=np.zeros(1)
@@ -128,6 +130,26 @@ def of_stage(cases: Cases, first: bool, layer: LayerMemory | None = None) -> Mem
         + np.where(all_offloaded, weight_bytes / stage_layers, 0.0)
         + cases.quantised * cases.width * cases.ffn / cases.tp * cases.width_bytes,  # one dequantised matrix
     )
+
+
+def _kept_gradients(cases: Cases, trained: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+    """Gradients that a rank keeps: those of the `trained` weights, or if the backward pass updates these, of the
+    largest unit that FSDP reduces at once: a layer, the embedding, or the head. `count_kept`: (ZeRO stage, weights) ->
+    those on a rank."""
+    kept = count_kept(2, trained)
+    if not (cases.updates_in_backward > 0).any():
+        return kept
+    shard = np.where((cases.is_sharded > 0) & (cases.zero >= 2), cases.dp_shard * cases.cp, 1.0)
+    owners = np.where((cases.is_sharded > 0) & (cases.zero >= 2), _expert_ranks(cases), 1.0)
+    dense_layer = (trained.shared + trained.dense) / shard
+    routed_layer = (trained.shared + trained.routed) / shard + trained.expert / owners
+    dense_layers, routed_layers = shapes.layer_kinds(cases)
+    units = (
+        np.where(dense_layers > 0, dense_layer, 0.0),
+        np.where(routed_layers > 0, routed_layer, 0.0),
+        (trained.table + cases.lead_parameters + cases.tail_parameters) / shard,
+    )
+    return np.where(cases.updates_in_backward > 0, np.minimum(np.maximum.reduce(units), kept), kept)
 
 
 def _weight_bytes(cases: Cases, weights: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
