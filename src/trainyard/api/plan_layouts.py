@@ -27,7 +27,7 @@ from trainyard.predict.inputs import adapter_support, constant_sets, setting_lay
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
-from trainyard.predict.inputs.layout_space import AXES, FLOAT32_MOMENTS, PlannerInput
+from trainyard.predict.inputs.layout_space import AXES, FLOAT32_MOMENTS, MUON_MOMENTUM, PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import schedules
@@ -263,6 +263,8 @@ def _cost_configuration(
     if request.keeps:  # the bytes of the state include its moments
         weight, gradient, state = request.keeps
         keeps = keeps._replace(weight=weight, gradient=gradient, state=state, moments=FLOAT32_MOMENTS)
+    if "muon_iterations" in request.columns:
+        keeps = keeps._replace(moments=MUON_MOMENTUM)
     return cost_job(job, machine, runner._replace(keeps=keeps), budget)
 
 

@@ -21,7 +21,8 @@ class TrainingOptions:
     of AdamW's moments; default: float32. `chunked_loss`: the head and the loss are computed in chunks of the tokens, so
     that all logits never exist. `offload_activations`: layers whose activations are in the host's memory between their
     forward and their backward pass. `optimizer_in_backward`: weights are updated, and their gradients freed, during the
-    backward pass."""
+    backward pass. `optimizer`: `muon` updates the matrices of layers with one moment, and AdamW the rest; default:
+    AdamW."""
 
     recompute_modules: str | None = None
     expert_imbalance: float | None = None
@@ -31,6 +32,7 @@ class TrainingOptions:
     chunked_loss: bool = False
     offload_activations: int | None = None
     optimizer_in_backward: bool = False
+    optimizer: Literal["adamw", "muon"] = "adamw"
 
 
 def read_training(options: TrainingOptions) -> TrainingSettings:
@@ -45,6 +47,7 @@ def read_training(options: TrainingOptions) -> TrainingSettings:
         chunked_loss=options.chunked_loss,
         offloaded_layers=options.offload_activations or 0,
         updates_in_backward=options.optimizer_in_backward,
+        optimizer="" if options.optimizer == "adamw" else options.optimizer,
     )
 
 

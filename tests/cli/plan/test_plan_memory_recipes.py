@@ -1,4 +1,4 @@
-"""`trainyard plan` with settings that save memory: offloaded activations, and updates in the backward pass."""
+"""`trainyard plan` with settings that save memory: offloaded activations, updates in the backward pass, and Muon."""
 
 from __future__ import annotations
 
@@ -100,9 +100,39 @@ def test_check_reads_updates_in_backward(capsys: pytest.CaptureFixture[str], tmp
     assert missing_values(capsys.readouterr().err, "optimizer.early_step_in_backward", "2") == []
 
 
+def test_check_reads_muon(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "run.args"
+    planned = plans(capsys, *MEGATRON, "--optimizer", "muon", "--out", str(path))
+    entries = {(entry["account"], entry["phase"]) for entry in first_plan(planned)["ledger"]["entries"]}
+    assert ("compute/matmul", "optimizer") in entries
+    (sentence,) = planned["outside_settings"]
+    assert missing_values(sentence, "--optimizer dist_muon", "--use-distributed-optimizer") == []
+    text = path.read_text("utf-8").replace("--use-distributed-optimizer\n", "--optimizer dist_muon\n")
+    words = ("check", str(path), "--machine", "h200", "--devices", "32")
+    path.write_text(text, "utf-8")
+    checked = plans(capsys, *words)
+    assert first_plan(checked)["ledger"]["wall_ns"] == first_plan(planned)["ledger"]["wall_ns"]
+    assert first_plan(checked)["memory"] == first_plan(planned)["memory"]
+    # Later versions name it differently; without a distributed optimizer, each rank has the whole state.
+    path.write_text(text.replace("dist_muon", "muon --use-distributed-optimizer"), "utf-8")
+    assert first_plan(plans(capsys, *words)) == first_plan(checked)
+    path.write_text(text.replace("dist_muon", "muon --muon-num-ns-steps 7"), "utf-8")
+    whole = first_plan(plans(capsys, *words))
+    assert whole["memory"]["optimizer_state"] > first_plan(checked)["memory"]["optimizer_state"]
+    assert whole["ledger"]["wall_ns"] > first_plan(checked)["ledger"]["wall_ns"]
+    path.write_text(f"{text}--use-precision-aware-optimizer\n", "utf-8")
+    assert answer(["plan", *words]) != 0
+    assert missing_values(capsys.readouterr().err, "--optimizer dist_muon", "--use-precision-aware-optimizer") == []
+
+
 @pytest.mark.parametrize(
     ("words", "values"),
     [
+        ((*DENSE, "--optimizer", "muon"), ("--optimizer muon", "trainyard")),
+        ((*DENSE, "--for", "torchtitan", "--optimizer", "muon"), ("--optimizer muon", "torchtitan")),
+        ((*MEGATRON, "--optimizer", "muon", "--moments-dtype", "bfloat16"), ("muon", "--moments-dtype bfloat16")),
+        ((*MEGATRON, "--optimizer", "muon", "--fine-tune", "lora"), ("--optimizer muon",)),
+        ((*MEGATRON, "--optimizer", "muon", "--fix", "offload=1"), ("Megatron Core", "offload")),
         ((*DENSE, "--optimizer-in-backward"), ("--optimizer-in-backward", "trainyard")),
         ((*DENSE, "--for", "megatron", "--optimizer-in-backward"), ("--optimizer-in-backward", "megatron")),
         (IN_BACKWARD, ("torchtitan", "micro-batch")),

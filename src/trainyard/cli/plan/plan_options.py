@@ -62,6 +62,8 @@ _TRAINING = (
                  help="Layers whose activations are in host memory until their backward pass."),
     click.option("--optimizer-in-backward", is_flag=True,
                  help="Update weights, and free their gradients, in the backward pass (torchtitan)."),
+    click.option("--optimizer", type=click.Choice(["adamw", "muon"]), default="adamw",
+                 help="Optimizer of the matrices of layers (muon: Megatron); default: adamw."),
 )  # fmt: skip
 _FABRIC = (
     click.option("--oversubscription", type=float, metavar="RATIO",

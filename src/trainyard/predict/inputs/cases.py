@@ -206,6 +206,8 @@ class Cases:
     one."""
     offload: Column
     """Index in `offload.KINDS` of the kind of tensors that are in the host's memory; 0: none."""
+    muon_iterations: Column
+    """Newton-Schulz iterations of a step on each matrix of the layers, which Muon updates; 0: AdamW does."""
     updates_in_backward: Column
     """1 if a weight is updated, and its gradient freed, during the backward pass, else 0."""
     offloaded_layers: Column
@@ -333,6 +335,7 @@ PLAIN = dict.fromkeys(
         "chunked_loss",
         "offloaded_layers",
         "updates_in_backward",
+        "muon_iterations",
         *_ADAPTERS,
         *_STATE_SPACE,
         *_VISION,

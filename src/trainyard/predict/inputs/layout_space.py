@@ -54,6 +54,8 @@ class PlannerInput(NamedTuple):
 
 FLOAT32_MOMENTS = 8.0
 """Bytes of AdamW's two moments of a weight in float32."""
+MUON_MOMENTUM = 4.0
+"""Bytes of Muon's momentum of a weight in float32."""
 
 
 class Keeps(NamedTuple):

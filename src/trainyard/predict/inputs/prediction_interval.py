@@ -105,13 +105,13 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 def interval_of(model: MachineModel, case: Cases) -> Interval:
     """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, if the network
-    between nodes is oversubscribed, if few rows or none of its kind of model and software were fitted, or if they are
-    too far from it. All fitted rows with adapters
-    have them on attention's matrices of dense decoders, in 8 or 16 bits."""
+    between nodes is oversubscribed, if Muon updates its weights, if few rows or none of its kind of model and software
+    were fitted, or if they are too far from it. All fitted rows with adapters have them on attention's matrices of
+    dense decoders, in 8 or 16 bits."""
     tuned, kind = model.tuned, kind_of(case)
     unlike_fitted_adapters = case.mlp_adapters + case.quantised + case.adapters * case.experts
     offloads = float(case.offload[0]) or float(case.offloaded_layers[0])
-    if model.machine.fabric or offloads or float(unlike_fitted_adapters[0]):
+    if model.machine.fabric or offloads or float(unlike_fitted_adapters[0]) or float(case.muon_iterations[0]):
         return NOT_CALIBRATED
     if own := tuned.prediction_intervals.get(kind):
         return Interval(*own, calibrated=True)

@@ -6,13 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from trainyard.errors import BadInput, UnknownName, nearest
 from trainyard.model import Model
 from trainyard.predict.inputs import setting_layouts
 from trainyard.predict.inputs.framework_support import Framework
+from trainyard.predict.inputs.layout_space import MUON_MOMENTUM
 from trainyard.predict.inputs.setting_layouts import LayoutCondition
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.activation_offload import BUFFERED_LAYERS
+from trainyard.predict.time.orthogonalization import ITERATIONS
 from trainyard.words import RECOMPUTE_MODULES
 
 MOST_IMBALANCE = 100.0
@@ -31,7 +35,8 @@ class TrainingSettings(NamedTuple):
     tokens are sent to experts and back during the compute of another micro-batch, in layouts that can. `moments_dtype`:
     format of AdamW's moments; empty: float32. `chunked_loss`: the head and the loss are computed in chunks.
     `offloaded_layers`: layers whose activations are in the host's memory until their backward pass.
-    `updates_in_backward`: weights are updated, and their gradients freed, during the backward pass."""
+    `updates_in_backward`: weights are updated, and their gradients freed, during the backward pass. `optimizer`: muon;
+    empty: AdamW."""
 
     recompute_modules: tuple[str, ...] = ()
     expert_imbalance: float = 1.0
@@ -41,6 +46,7 @@ class TrainingSettings(NamedTuple):
     chunked_loss: bool = False
     offloaded_layers: int = 0
     updates_in_backward: bool = False
+    optimizer: str = ""
 
     @property
     def columns(self) -> dict[str, float]:
@@ -56,6 +62,8 @@ class TrainingSettings(NamedTuple):
             columns["offloaded_layers"] = self.offloaded_layers
         if self.updates_in_backward:
             columns["updates_in_backward"] = 1.0
+        if self.optimizer == "muon":
+            columns |= {"muon_iterations": ITERATIONS, "extra_table_state_bytes": MUON_MOMENTUM}
         return columns
 
     def conditions(self, framework: str) -> list[LayoutCondition]:
@@ -72,6 +80,11 @@ def with_settings(framework: Framework, name: str, settings: TrainingSettings, m
     `BadInput` for a setting that the framework or the model does not have."""
     _check(settings, name, model)
     keeps = framework.keeps
+    if settings.optimizer:
+        if "adapters" in keeps.columns:
+            raise BadInput(f"--optimizer {settings.optimizer}: adapters are predicted with AdamW.", "Leave it out.")
+        keeps = keeps._replace(moments=MUON_MOMENTUM)
+        framework = framework._replace(offloads=lambda _, space: np.zeros(len(space), bool))
     if settings.recompute_modules:
         keeps = keeps._replace(recompute_modules=lambda _: settings.recompute_modules)
     if settings.moments_dtype:
@@ -102,6 +115,8 @@ def settings_outside(settings: TrainingSettings, framework: str) -> Iterator[str
         yield f"Offloaded activations of {settings.offloaded_layers} layers: {where}"
     if settings.updates_in_backward:
         yield "Updates in the backward pass: set [optimizer] early_step_in_backward = true. Gradients are not clipped."
+    if settings.optimizer:
+        yield "Muon: add --optimizer dist_muon, and remove --use-distributed-optimizer."
 
 
 def _check(settings: TrainingSettings, framework: str, model: Model | VisionModel) -> None:
@@ -131,6 +146,8 @@ def _check(settings: TrainingSettings, framework: str, model: Model | VisionMode
             )
     if settings.chunked_loss and not isinstance(model, Model):
         raise BadInput(f"--chunked-loss applies to models with a vocabulary, but {model.name} has none.")
+    if settings.optimizer:
+        _check_optimizer(settings, framework, model)
     if settings.updates_in_backward and framework not in setting_layouts.UPDATES_IN_BACKWARD:
         raise BadInput(
             f"--optimizer-in-backward: {framework} updates weights after the backward pass.",
@@ -176,4 +193,21 @@ def _check_offloaded_layers(layers: int, framework: str, model: Model | VisionMo
             f"{flag}: {model.name} has {model.layers} layers, the last of which is needed at once, and "
             f"{BUFFERED_LAYERS} of the offloaded layers are on the device at a time.",
             f"Pass a number from {BUFFERED_LAYERS + 1} to {model.layers - 1}.",
+        )
+
+
+def _check_optimizer(settings: TrainingSettings, framework: str, model: Model | VisionModel) -> None:
+    """Raises `BadInput` if the framework does not train `model` with this optimizer, or not with the other settings."""
+    flag = f"--optimizer {settings.optimizer:.60}"
+    if settings.optimizer != "muon":
+        raise UnknownName(f"{flag}: there is no such optimizer.", nearest(settings.optimizer, ("adamw", "muon")))
+    if framework != "megatron":
+        raise BadInput(f"{flag} is predicted for Megatron Core, not for {framework}.", "Add --for megatron.")
+    if not isinstance(model, Model):
+        raise BadInput(f"{flag} is predicted for decoders, but {model.name} is a model of images.")
+    if settings.moments_dtype:
+        raise BadInput(
+            f"{flag} with --moments-dtype {settings.moments_dtype:.60}: the precision-aware optimizer of Megatron Core "
+            "does not support Muon.",
+            "Leave out one of them.",
         )

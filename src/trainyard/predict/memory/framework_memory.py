@@ -20,7 +20,7 @@ from trainyard.predict.memory.layer_memory import FLOAT32, LayerMemory, measure_
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
 from trainyard.predict.pipeline import partition
 from trainyard.predict.pipeline.in_flight import in_flight
-from trainyard.predict.time import offload, shapes
+from trainyard.predict.time import offload, orthogonalization, shapes
 from trainyard.predict.time.shapes import Weights
 
 RESERVED = 1.2
@@ -121,7 +121,7 @@ def of_stage(cases: Cases, first: bool, layer: LayerMemory | None = None) -> Mem
         gradients=np.where(
             all_offloaded, 0.0, _kept_gradients(cases, layer.trained, count_kept) * cases.gradient_bytes
         ),
-        optimizer=np.where(state_offloaded, 0.0, count_kept(1, layer.trained) * cases.state_bytes),
+        optimizer=np.where(state_offloaded, 0.0, _state_bytes(cases, layer.trained, count_kept)),
         activations=_activations(cases, layer, (stage_layers, dense, routed), first),
         logits=np.zeros(1)
         if first and not is_alone.any()
@@ -144,12 +144,28 @@ def _kept_gradients(cases: Cases, trained: Weights, count_kept: Callable[[int, W
     dense_layer = (trained.shared + trained.dense) / shard
     routed_layer = (trained.shared + trained.routed) / shard + trained.expert / owners
     dense_layers, routed_layers = shapes.layer_kinds(cases)
-    units = (
-        np.where(dense_layers > 0, dense_layer, 0.0),
-        np.where(routed_layers > 0, routed_layer, 0.0),
-        (trained.table + cases.lead_parameters + cases.tail_parameters) / shard,
+    largest_layer = np.maximum(
+        np.where(dense_layers > 0, dense_layer, 0.0), np.where(routed_layers > 0, routed_layer, 0.0)
     )
-    return np.where(cases.updates_in_backward > 0, np.minimum(np.maximum.reduce(units), kept), kept)
+    end = (trained.table + cases.lead_parameters + cases.tail_parameters) / shard
+    largest = np.minimum(np.maximum(largest_layer, end), kept)
+    return np.where(cases.updates_in_backward > 0, largest, kept)
+
+
+def _state_bytes(cases: Cases, trained: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+    """Bytes of the optimizer's state on a rank. With Muon, data parallelism divides whole matrices: a rank has at least
+    the largest one. `count_kept`: (ZeRO stage, weights) -> those on a rank."""
+    even_bytes = count_kept(1, trained) * cases.state_bytes
+    if not (cases.muon_iterations > 0).any():
+        return even_bytes
+    nothing = np.zeros(1)
+    tables = Weights(shared=nothing, dense=nothing, routed=nothing, expert=nothing, table=trained.table)
+    muon_bytes = even_bytes + count_kept(1, tables) * cases.extra_table_state_bytes
+    largest_bytes = np.maximum(
+        orthogonalization.largest_matrix(cases) * cases.state_bytes,
+        trained.table * (cases.state_bytes + cases.extra_table_state_bytes),
+    )
+    return np.where(cases.muon_iterations > 0, np.maximum(muon_bytes, largest_bytes), even_bytes)
 
 
 def _weight_bytes(cases: Cases, weights: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:

@@ -19,6 +19,7 @@ from trainyard.predict.configs.megatron import (
     megatron_conflicts,
     megatron_keys,
     megatron_model,
+    megatron_optimizer,
     megatron_recompute,
     megatron_stages,
 )
@@ -115,9 +116,7 @@ class _MegatronReader:
         layout = self._layout(devices, model)
         recipe = self._recipe(layout, model)
         stored_bytes = self._stored_bytes(recipe.dtype)
-        columns = self._offloaded_activations(layout, recipe, model)
-        if keys.get("optimizer") not in (None, "adam"):
-            keys.refuse("optimizer", "its state and its update are not AdamW's")
+        columns = self._offloaded_activations(layout, recipe, model) | megatron_optimizer.columns(keys)
         if keys.get("transformer-impl") == "local" and not keys.flag("use-flash-attn"):
             keys.refuse("transformer-impl", "attention that materialises its scores")
         rules = megatron_keys.RULES
@@ -186,7 +185,7 @@ class _MegatronReader:
     def _zero(self) -> int:
         """ZeRO stage of the data parallelism: 0 if nothing is sharded."""
         keys = self.keys
-        sharded = keys.flag("use-distributed-optimizer")
+        sharded = keys.flag("use-distributed-optimizer") or keys.get("optimizer") == "dist_muon"
         if keys.flag("use-megatron-fsdp") or keys.flag("use-custom-fsdp"):
             strategies = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
             return keys.choice("data-parallel-sharding-strategy", strategies, 0)
