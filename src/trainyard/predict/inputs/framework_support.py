@@ -298,7 +298,9 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan": Framework(
         display_name="torchtitan",
         software="fsdp",
-        keeps=Keeps(weight=4, gradient=4, state=8, recomputed_share=0.5, ends="always", offload="all"),
+        keeps=Keeps(
+            weight=4, gradient=4, state=8, recomputed_share=0.5, ends="always", offload="all", narrow_inputs=False
+        ),
         dtypes=("bfloat16", "float32", "float8"),
         offers=PipelineSupport(divides=_makes_stages),
         allows=_torchtitan_allows,
