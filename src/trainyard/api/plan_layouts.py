@@ -16,18 +16,18 @@ from trainyard.api.fine_tune import FineTune, read_fine_tuning
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
 from trainyard.api.run_costs import RunCosts, read_budget
-from trainyard.api.training_options import TrainingOptions, read_training
+from trainyard.api.training_options import TrainingOptions, given_options, read_training
 from trainyard.errors import BadInput, BadJob, MissingLibrary, UnknownName, nearest
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.communication.data_parallel_collectives import predict_collectives
 from trainyard.predict.economics.training_budget import TrainingBudget
-from trainyard.predict.inputs import adapter_support, constant_sets, training_settings
+from trainyard.predict.inputs import adapter_support, constant_sets, setting_layouts, training_settings
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
-from trainyard.predict.inputs.layout_space import AXES, FLOAT32_MOMENTS, PlannerInput
+from trainyard.predict.inputs.layout_space import AXES, FLOAT32_MOMENTS, MUON_MOMENTUM, PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import schedules
@@ -77,12 +77,11 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     if "," not in options.machine:
         return plan_on(load_machine(options.machine) if options.machine else None, model, framework, options)
     refuse_for_parts(options.fabric, options.machine)
-    if options.training != TrainingOptions():
+    if given_options(options.training):
         raise BadInput(
-            f"Recomputed modules, dispatch to experts, moments and chunked losses are predicted for machines of one "
-            f"kind, but --machine {options.machine} has several.",
-            "Pass one machine, or leave out --recompute-modules, --expert-imbalance, --dispatch-dtype, "
-            "--overlap-dispatch, --moments-dtype and --chunked-loss.",
+            f"{', '.join(given_options(options.training))}: predicted for machines of one kind, but --machine "
+            f"{options.machine} has several.",
+            "Pass one machine, or leave out these options.",
         )
     request = read_request(model, None, options.devices, options.seq_len)
     fine_tuning = read_fine_tuning(options.fine_tune, request.model)
@@ -177,8 +176,13 @@ def _search(
     framework = framework or own_framework or request.framework
     fine_tuned, training = adapter_support.fine_tuned(framework, fine_tuning), read_training(options.training)
     runner = training_settings.with_settings(fine_tuned, framework, training, request.model)
+    if training.offloaded_layers:
+        offload_variants.check_host(machine)
     budget = read_budget(options.tokens, options.costs)
-    configured_cost = _cost_configuration(request, machine, runner, budget) if check and request.job else None
+    configured_cost = None
+    if check and request.job:
+        setting_layouts.check_job(runner, training.conditions(framework), request.job, request.file)
+        configured_cost = _cost_configuration(request, request.job, machine, runner, budget)
     refuses = refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
         with options.progress("Searching the layouts"):
@@ -251,16 +255,17 @@ def _step_size(request: PlanRequest, batch: int | None, seq_len: int | None) -> 
 
 
 def _cost_configuration(
-    request: PlanRequest, machine: Machine, runner: Framework, budget: TrainingBudget
-) -> LayoutCost | None:
-    """The cost of the configuration's own job, with the number formats that it keeps its state in."""
-    if request.job is None:
-        return None
-    keeps = runner.keeps
+    request: PlanRequest, job: Job, machine: Machine, runner: Framework, budget: TrainingBudget
+) -> LayoutCost:
+    """The cost of the configuration's own job, with the number formats that it keeps its state in and its other
+    settings."""
+    keeps = runner.keeps._replace(columns={**runner.keeps.columns, **request.columns})
     if request.keeps:  # the bytes of the state include its moments
         weight, gradient, state = request.keeps
         keeps = keeps._replace(weight=weight, gradient=gradient, state=state, moments=FLOAT32_MOMENTS)
-    return cost_job(request.job, machine, runner._replace(keeps=keeps), budget)
+    if "muon_iterations" in request.columns:
+        keeps = keeps._replace(moments=MUON_MOMENTUM)
+    return cost_job(job, machine, runner._replace(keeps=keeps), budget)
 
 
 def _vocabulary_notes(model: Model | VisionModel, job: Job, runner: Framework) -> list[str]:

@@ -3,7 +3,7 @@ training framework: a job file, torchtitan's TOML, Megatron's arguments or DeepS
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +31,8 @@ class PlanRequest(NamedTuple):
     `job`: the job of the configuration, with its own layout; None if only a model was given. `framework`: the framework
     that the configuration is written for; `file`: its path. `keeps`: bytes of a weight, of its gradient and of its
     optimizer state, if they differ from the framework's defaults. `passed`: keys without an effect on the prediction;
-    `otherwise`: settings that are predicted differently.
+    `otherwise`: settings that are predicted differently. `columns`: columns of `Cases` (name -> value) that settings of
+    the configuration outside of its job add.
     """
 
     model: Model | VisionModel
@@ -41,6 +42,7 @@ class PlanRequest(NamedTuple):
     file: str = ""
     passed: tuple[str, ...] = ()
     otherwise: tuple[str, ...] = ()
+    columns: Mapping[str, float] = {}
 
 
 def read_request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
@@ -118,7 +120,7 @@ def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> 
     read = detect_format.read(data, name, arguments)
     return PlanRequest(
         model=read.job.decoder, job=read.job, framework=read.framework, keeps=read.keeps, file=name,
-        passed=read.ignored, otherwise=read.approximated,
+        passed=read.ignored, otherwise=read.approximated, columns=read.columns,
     )  # fmt: skip
 
 

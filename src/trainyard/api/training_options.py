@@ -1,9 +1,9 @@
 """Arguments of `plan` that describe a training beyond its layout: recomputed modules, dispatch to experts, the
-optimizer's moments, and the loss."""
+optimizer's moments and the moment of its updates, the loss, and offloaded activations."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from trainyard.predict.inputs.training_settings import TrainingSettings
@@ -19,7 +19,10 @@ class TrainingOptions:
     `dispatch_dtype`: format of tokens on their way to experts; default: the compute dtype. `overlap_dispatch`: tokens
     are sent to experts and back during the compute of another micro-batch, in layouts that can. `moments_dtype`: format
     of AdamW's moments; default: float32. `chunked_loss`: the head and the loss are computed in chunks of the tokens, so
-    that all logits never exist."""
+    that all logits never exist. `offload_activations`: layers whose activations are in the host's memory between their
+    forward and their backward pass. `optimizer_in_backward`: weights are updated, and their gradients freed, during the
+    backward pass. `optimizer`: `muon` updates the matrices of layers with one moment, and AdamW the rest; default:
+    AdamW."""
 
     recompute_modules: str | None = None
     expert_imbalance: float | None = None
@@ -27,6 +30,9 @@ class TrainingOptions:
     overlap_dispatch: bool = False
     moments_dtype: Literal["bfloat16", "float8"] | None = None
     chunked_loss: bool = False
+    offload_activations: int | None = None
+    optimizer_in_backward: bool = False
+    optimizer: Literal["adamw", "muon"] = "adamw"
 
 
 def read_training(options: TrainingOptions) -> TrainingSettings:
@@ -39,4 +45,16 @@ def read_training(options: TrainingOptions) -> TrainingSettings:
         overlap_dispatch=options.overlap_dispatch,
         moments_dtype=options.moments_dtype or "",
         chunked_loss=options.chunked_loss,
+        offloaded_layers=options.offload_activations or 0,
+        updates_in_backward=options.optimizer_in_backward,
+        optimizer="" if options.optimizer == "adamw" else options.optimizer,
     )
+
+
+def given_options(options: TrainingOptions) -> list[str]:
+    """The options of the command that differ from their defaults."""
+    return [
+        "--" + field.name.replace("_", "-")
+        for field in fields(options)
+        if getattr(options, field.name) != field.default
+    ]

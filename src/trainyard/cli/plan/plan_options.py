@@ -58,6 +58,12 @@ _TRAINING = (
                  help="Format of AdamW's moments; default: float32."),
     click.option("--chunked-loss", is_flag=True,
                  help="Compute the head and the loss in chunks, so that all logits never exist."),
+    click.option("--offload-activations", type=click.IntRange(min=1), metavar="LAYERS",
+                 help="Layers whose activations are in host memory until their backward pass."),
+    click.option("--optimizer-in-backward", is_flag=True,
+                 help="Update weights, and free their gradients, in the backward pass (torchtitan)."),
+    click.option("--optimizer", type=click.Choice(["adamw", "muon"]), default="adamw",
+                 help="Optimizer of the matrices of layers (muon: Megatron); default: adamw."),
 )  # fmt: skip
 _FABRIC = (
     click.option("--oversubscription", type=float, metavar="RATIO",

@@ -49,6 +49,7 @@ def command(
     lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None,
     recompute_modules: str | None, expert_imbalance: float | None, dispatch_dtype: Literal["float8"] | None,
     overlap_dispatch: bool, moments_dtype: Literal["bfloat16", "float8"] | None, chunked_loss: bool,
+    offload_activations: int | None, optimizer_in_backward: bool, optimizer: Literal["adamw", "muon"],
     oversubscription: float | None, pod_nodes: int | None, **costs: float | None,
 ) -> None:  # fmt: skip
     """Find the fastest layouts of MODEL that fit on the devices, with time, memory, days and dollars.
@@ -73,6 +74,8 @@ def command(
         training=TrainingOptions(
             recompute_modules=recompute_modules, expert_imbalance=expert_imbalance, dispatch_dtype=dispatch_dtype,
             overlap_dispatch=overlap_dispatch, moments_dtype=moments_dtype, chunked_loss=chunked_loss,
+            offload_activations=offload_activations, optimizer_in_backward=optimizer_in_backward,
+            optimizer=optimizer,
         ),
         fabric=Fabric(oversubscription=oversubscription, pod_nodes=pod_nodes),
         front=as_json, scaling=full or as_json, bubble=full or as_json, progress=busy,

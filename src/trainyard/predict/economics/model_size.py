@@ -53,7 +53,9 @@ def checkpoint_bytes(case: Cases) -> float:
     """Bytes of a checkpoint of a single case: the trained weights with their optimizer state."""
     case = _on_one_rank(case)
     trained = _count_trained(case)
-    return trained * float(case.weight_bytes[0]) + trained * float(case.state_bytes[0])
+    table_bytes = float((case.vocab * case.width * case.extra_table_state_bytes)[0]) if case.muon_iterations[0] else 0.0
+    tables = 1 if case.tie_word_embeddings[0] else 2
+    return trained * float(case.weight_bytes[0]) + trained * float(case.state_bytes[0]) + tables * table_bytes
 
 
 def _on_one_rank(case: Cases) -> Cases:

@@ -206,10 +206,19 @@ class Cases:
     one."""
     offload: Column
     """Index in `offload.KINDS` of the kind of tensors that are in the host's memory; 0: none."""
+    muon_iterations: Column
+    """Newton-Schulz iterations of a step on each matrix of the layers, which Muon updates; 0: AdamW does."""
+    updates_in_backward: Column
+    """1 if a weight is updated, and its gradient freed, during the backward pass, else 0."""
+    offloaded_layers: Column
+    """Layers whose activations are in the host's memory between their forward and their backward pass."""
     flash: Column
     """1 if attention never writes its scores (FlashAttention), else 0."""
     low_precision: Column
     """1 if the matrix products of layers run below 16 bits (float8, float4), else 0."""
+    narrow_inputs: Column
+    """1 if these products keep their inputs for the backward pass in the format that they compute in (Transformer
+    Engine, `pytorch/module/linear.py`), 0 if they keep those of `width_bytes` (torchao, `float8_linear.py`)."""
     width_bytes: Column
     """Bytes of a value in the compute dtype."""
     weight_bytes: Column
@@ -327,15 +336,18 @@ PLAIN = dict.fromkeys(
         "overlaps_dispatch",
         "recompute_modules",
         "chunked_loss",
+        "offloaded_layers",
+        "updates_in_backward",
+        "muon_iterations",
         *_ADAPTERS,
         *_STATE_SPACE,
         *_VISION,
     ),
     0.0,
-) | {"expert_imbalance": 1.0}
+) | {"expert_imbalance": 1.0, "narrow_inputs": 1.0}
 """Columns of a decoder whose layers each have attention and an MLP and all of whose weights are trained, with FSDP's
 default settings and an optimizer other than Muon; experts are not in groups, get as many tokens each, and are not
-dispatched during other compute."""
+dispatched during other compute; products below 16 bits are those of Transformer Engine."""
 
 
 def column(values: Any) -> Column:

@@ -66,7 +66,7 @@ class Framework(NamedTuple):
         return concatenate(batch.keep(self.allows(wanted, batch)) for batch in enumerate_batches(wanted, self.offers))
 
 
-def _micro_batches(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+def micro_batches(wanted: PlannerInput, axes: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     """Micro-batches per rank and step of each layout. `axes`: axis -> its value in each layout."""
     return wanted.samples // (axes["dp_replicate"] * axes["dp_shard"] * axes["micro_batch_size"])
 
@@ -75,7 +75,7 @@ def _fills_pipeline(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]
     """Mask of the layouts with enough micro-batches: torch's 1F1B needs at least one per stage. `axes`: axis -> its
     value in each layout."""
     is_1f1b = axes["schedule"] == schedules.SCHEDULES.index("1f1b")
-    return ~is_1f1b | (axes["pp"] == 1) | (_micro_batches(wanted, axes) >= axes["pp"])
+    return ~is_1f1b | (axes["pp"] == 1) | (micro_batches(wanted, axes) >= axes["pp"])
 
 
 def divides_sequence(wanted: PlannerInput, axes: dict[str, npt.NDArray[np.int64]]) -> Mask:
@@ -111,7 +111,7 @@ def _megatron_allows(wanted: PlannerInput, space: LayoutSpace) -> Mask:
     (`pretrain_vision_classify.py`)."""
     axes = space.columns
     ep_allowed = (axes["ep"] == 1) if wanted.dtype == "float16" else True
-    has_whole_rounds = (axes["interleave"] == 1) | (_micro_batches(wanted, axes) % axes["pp"] == 0)
+    has_whole_rounds = (axes["interleave"] == 1) | (micro_batches(wanted, axes) % axes["pp"] == 0)
     has_even_stages = (
         (axes["interleave"] == 1) & (wanted.model.layers % axes["pp"] == 0) if _is_hybrid(wanted.model) else True
     )
@@ -298,7 +298,9 @@ FRAMEWORKS: Mapping[str, Framework] = {
     "torchtitan": Framework(
         display_name="torchtitan",
         software="fsdp",
-        keeps=Keeps(weight=4, gradient=4, state=8, recomputed_share=0.5, ends="always", offload="all"),
+        keeps=Keeps(
+            weight=4, gradient=4, state=8, recomputed_share=0.5, ends="always", offload="all", narrow_inputs=False
+        ),
         dtypes=("bfloat16", "float32", "float8"),
         offers=PipelineSupport(divides=_makes_stages),
         allows=_torchtitan_allows,

@@ -54,6 +54,8 @@ class PlannerInput(NamedTuple):
 
 FLOAT32_MOMENTS = 8.0
 """Bytes of AdamW's two moments of a weight in float32."""
+MUON_MOMENTUM = 4.0
+"""Bytes of Muon's momentum of a weight in float32."""
 
 
 class Keeps(NamedTuple):
@@ -64,8 +66,8 @@ class Keeps(NamedTuple):
     the framework divides the vocabulary over tp. `offload`: the tensors in the host's memory if a layout offloads.
     `recompute_modules`: the modules of a model that selective activation checkpointing recomputes; None: all but
     attention and `1 - recomputed_share` of the products. `overlaps_dispatch`: layouts with ep dispatch tokens during
-    the compute of another micro-batch, where they can. `columns`: columns of `Cases` (name -> value) that the user's
-    settings add."""
+    the compute of another micro-batch, where they can. `narrow_inputs`: as in `Cases`. `columns`: columns of
+    `Cases` (name -> value) that the user's settings add."""
 
     weight: int
     gradient: int
@@ -79,6 +81,7 @@ class Keeps(NamedTuple):
     vocabulary: VocabularyPadding = UNEVEN
     recompute_modules: Callable[[Model], tuple[str, ...]] | None = None
     overlaps_dispatch: bool = False
+    narrow_inputs: bool = True
     columns: Mapping[str, float] = {}
 
     @property
@@ -387,6 +390,7 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
         "recomputed_share": keeps.recomputed_share,
         "recompute_modules": cases.module_bits(keeps.modules_of(wanted.model)),
         "native": keeps.native,
+        "narrow_inputs": keeps.narrow_inputs,
     } | cases.of_subject(wanted.model)
     fixed |= keeps.columns
     columns = layouts.columns

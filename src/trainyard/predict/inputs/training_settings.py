@@ -1,15 +1,22 @@
 """Settings of a training that a search keeps the same in all layouts: recomputed modules, dispatch to experts, the
-optimizer's moments, and the loss."""
+optimizer's moments and the moment of its updates, the loss, and offloaded activations."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from trainyard.errors import BadInput, UnknownName, nearest
 from trainyard.model import Model
+from trainyard.predict.inputs import setting_layouts
 from trainyard.predict.inputs.framework_support import Framework
+from trainyard.predict.inputs.layout_space import MUON_MOMENTUM
+from trainyard.predict.inputs.setting_layouts import LayoutCondition
 from trainyard.predict.inputs.vision_models import VisionModel
+from trainyard.predict.memory.activation_offload import BUFFERED_LAYERS
+from trainyard.predict.time.orthogonalization import ITERATIONS
 from trainyard.words import RECOMPUTE_MODULES
 
 MOST_IMBALANCE = 100.0
@@ -26,7 +33,10 @@ class TrainingSettings(NamedTuple):
     are cheap for the memory they save. `expert_imbalance`: tokens of the rank whose experts get most of them, over the
     mean. `dispatch_dtype`: format of tokens on their way to experts; empty: the compute dtype. `overlap_dispatch`:
     tokens are sent to experts and back during the compute of another micro-batch, in layouts that can. `moments_dtype`:
-    format of AdamW's moments; empty: float32. `chunked_loss`: the head and the loss are computed in chunks."""
+    format of AdamW's moments; empty: float32. `chunked_loss`: the head and the loss are computed in chunks.
+    `offloaded_layers`: layers whose activations are in the host's memory until their backward pass.
+    `updates_in_backward`: weights are updated, and their gradients freed, during the backward pass. `optimizer`: muon;
+    empty: AdamW."""
 
     recompute_modules: tuple[str, ...] = ()
     expert_imbalance: float = 1.0
@@ -34,26 +44,54 @@ class TrainingSettings(NamedTuple):
     overlap_dispatch: bool = False
     moments_dtype: str = ""
     chunked_loss: bool = False
+    offloaded_layers: int = 0
+    updates_in_backward: bool = False
+    optimizer: str = ""
+
+    @property
+    def columns(self) -> dict[str, float]:
+        """Columns of `Cases` that the settings add: name -> value."""
+        columns: dict[str, float] = {}
+        if self.expert_imbalance != 1:
+            columns["expert_imbalance"] = self.expert_imbalance
+        if self.dispatch_dtype:
+            columns["dispatch_bytes"] = DISPATCH_BYTES[self.dispatch_dtype]
+        if self.chunked_loss:
+            columns["chunked_loss"] = 1.0
+        if self.offloaded_layers:
+            columns["offloaded_layers"] = self.offloaded_layers
+        if self.updates_in_backward:
+            columns["updates_in_backward"] = 1.0
+        if self.optimizer == "muon":
+            columns |= {"muon_iterations": ITERATIONS, "extra_table_state_bytes": MUON_MOMENTUM}
+        return columns
+
+    def conditions(self, framework: str) -> list[LayoutCondition]:
+        """Conditions of the settings on the layouts of a framework."""
+        settings = (
+            (self.offloaded_layers, setting_layouts.OFFLOADS_ACTIVATIONS),
+            (self.updates_in_backward, setting_layouts.UPDATES_IN_BACKWARD),
+        )
+        return [conditions[framework] for is_given, conditions in settings if is_given]
 
 
 def with_settings(framework: Framework, name: str, settings: TrainingSettings, model: Model | VisionModel) -> Framework:
-    """The framework `name` as it trains `model` with these settings. Raises `BadInput` for a setting that the framework
-    or the model does not have."""
+    """The framework `name` as it trains `model` with these settings, in the layouts that support them. Raises
+    `BadInput` for a setting that the framework or the model does not have."""
     _check(settings, name, model)
     keeps = framework.keeps
+    if settings.optimizer:
+        if "adapters" in keeps.columns:
+            raise BadInput(f"--optimizer {settings.optimizer}: adapters are predicted with AdamW.", "Leave it out.")
+        keeps = keeps._replace(moments=MUON_MOMENTUM)
+        framework = framework._replace(offloads=lambda _, space: np.zeros(len(space), bool))
     if settings.recompute_modules:
         keeps = keeps._replace(recompute_modules=lambda _: settings.recompute_modules)
-    columns: dict[str, float] = {}
-    if settings.expert_imbalance != 1:
-        columns["expert_imbalance"] = settings.expert_imbalance
-    if settings.dispatch_dtype:
-        columns["dispatch_bytes"] = DISPATCH_BYTES[settings.dispatch_dtype]
     if settings.moments_dtype:
         keeps = keeps._replace(moments=MOMENT_BYTES[settings.moments_dtype])
-    if settings.chunked_loss:
-        columns["chunked_loss"] = 1.0
-    keeps = keeps._replace(overlaps_dispatch=settings.overlap_dispatch, columns={**keeps.columns, **columns})
-    return framework._replace(keeps=keeps)
+    columns = {**keeps.columns, **settings.columns}
+    keeps = keeps._replace(overlaps_dispatch=settings.overlap_dispatch, columns=columns)
+    return setting_layouts.restrict(framework._replace(keeps=keeps), settings.conditions(name))
 
 
 def settings_outside(settings: TrainingSettings, framework: str) -> Iterator[str]:
@@ -67,6 +105,18 @@ def settings_outside(settings: TrainingSettings, framework: str) -> Iterator[str
         yield f"Moments of AdamW in {settings.moments_dtype}: {where}"
     if settings.chunked_loss:
         yield "A chunked loss: the head and the cross-entropy are fused in the script, as by Liger's kernel."
+    if settings.offloaded_layers:
+        where = (
+            f"add --cpu-offloading-num-layers {settings.offloaded_layers}."
+            if framework == "megatron"
+            else "the script wraps these layers in hooks for saved tensors that copy in streams of their own, as "
+            "torchtune's OffloadActivations; torch's save_on_cpu waits for each copy."
+        )
+        yield f"Offloaded activations of {settings.offloaded_layers} layers: {where}"
+    if settings.updates_in_backward:
+        yield "Updates in the backward pass: set [optimizer] early_step_in_backward = true. Gradients are not clipped."
+    if settings.optimizer:
+        yield "Muon: add --optimizer dist_muon, and remove --use-distributed-optimizer."
 
 
 def _check(settings: TrainingSettings, framework: str, model: Model | VisionModel) -> None:
@@ -96,6 +146,15 @@ def _check(settings: TrainingSettings, framework: str, model: Model | VisionMode
             )
     if settings.chunked_loss and not isinstance(model, Model):
         raise BadInput(f"--chunked-loss applies to models with a vocabulary, but {model.name} has none.")
+    if settings.optimizer:
+        _check_optimizer(settings, framework, model)
+    if settings.updates_in_backward and framework not in setting_layouts.UPDATES_IN_BACKWARD:
+        raise BadInput(
+            f"--optimizer-in-backward: {framework} updates weights after the backward pass.",
+            "Add --for torchtitan.",
+        )
+    if settings.offloaded_layers:
+        _check_offloaded_layers(settings.offloaded_layers, framework, model)
     if settings.moments_dtype and settings.moments_dtype not in MOMENT_BYTES:
         raise UnknownName(
             f"--moments-dtype {settings.moments_dtype:.60}: there is no such format.",
@@ -119,3 +178,36 @@ def _check(settings: TrainingSettings, framework: str, model: Model | VisionMode
         field = _NEEDS.get(module)
         if field and not getattr(model, field, 0):
             raise BadInput(f"--recompute-modules {module}, but {model.name} has no such module ({field} = 0).")
+
+
+def _check_offloaded_layers(layers: int, framework: str, model: Model | VisionModel) -> None:
+    """Raises `BadInput` if the framework does not offload activations, or not of so many layers of `model`."""
+    flag = f"--offload-activations {layers}"
+    if framework not in setting_layouts.OFFLOADS_ACTIVATIONS:
+        raise BadInput(
+            f"{flag}: {framework} does not offload activations during other compute.",
+            "Add --for megatron or --for torchtitan.",
+        )
+    if not BUFFERED_LAYERS < layers < model.layers:
+        raise BadInput(
+            f"{flag}: {model.name} has {model.layers} layers, the last of which is needed at once, and "
+            f"{BUFFERED_LAYERS} of the offloaded layers are on the device at a time.",
+            f"Pass a number from {BUFFERED_LAYERS + 1} to {model.layers - 1}.",
+        )
+
+
+def _check_optimizer(settings: TrainingSettings, framework: str, model: Model | VisionModel) -> None:
+    """Raises `BadInput` if the framework does not train `model` with this optimizer, or not with the other settings."""
+    flag = f"--optimizer {settings.optimizer:.60}"
+    if settings.optimizer != "muon":
+        raise UnknownName(f"{flag}: there is no such optimizer.", nearest(settings.optimizer, ("adamw", "muon")))
+    if framework != "megatron":
+        raise BadInput(f"{flag} is predicted for Megatron Core, not for {framework}.", "Add --for megatron.")
+    if not isinstance(model, Model):
+        raise BadInput(f"{flag} is predicted for decoders, but {model.name} is a model of images.")
+    if settings.moments_dtype:
+        raise BadInput(
+            f"{flag} with --moments-dtype {settings.moments_dtype:.60}: the precision-aware optimizer of Megatron Core "
+            "does not support Muon.",
+            "Leave out one of them.",
+        )

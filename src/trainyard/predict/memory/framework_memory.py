@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from trainyard.predict.inputs.cases import Cases, Column, column
 from trainyard.predict.inputs.fine_tuning import NF4_BYTES
-from trainyard.predict.memory import native_memory
+from trainyard.predict.memory import activation_offload, native_memory
 from trainyard.predict.memory.layer_memory import FLOAT32, LayerMemory, measure_layer
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
 from trainyard.predict.pipeline import partition
 from trainyard.predict.pipeline.in_flight import in_flight
-from trainyard.predict.time import offload, shapes
+from trainyard.predict.time import offload, orthogonalization, shapes
 from trainyard.predict.time.shapes import Weights
 
 RESERVED = 1.2
@@ -71,12 +71,13 @@ def _with_second_rank(cases: Cases, fullest_end: MemoryParts, rows: npt.NDArray[
 
 def on_host(cases: Cases) -> Column:
     """Bytes of host memory of a rank of the first or the last stage, whichever needs more."""
+    activation_bytes = activation_offload.host_bytes(cases)
     if not (cases.offload > 0).any():
-        return np.zeros(1)
+        return activation_bytes
     trained = shapes.weights(cases).trained(cases)
     # Trained weights whose optimizer state a rank of the first and of the last stage has.
     first_weights, last_weights = (_count_kept_weights(cases, first)(1, trained) for first in (True, False))
-    return np.maximum(first_weights, last_weights) * offload.host_bytes_per_weight(cases)
+    return np.maximum(first_weights, last_weights) * offload.host_bytes_per_weight(cases) + activation_bytes
 
 
 def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:
@@ -117,8 +118,10 @@ def of_stage(cases: Cases, first: bool, layer: LayerMemory | None = None) -> Mem
     weight_bytes = _weight_bytes(cases, layer.weights, count_kept)
     return MemoryParts(
         parameters=np.where(all_offloaded, 0.0, weight_bytes),
-        gradients=np.where(all_offloaded, 0.0, count_kept(2, layer.trained) * cases.gradient_bytes),
-        optimizer=np.where(state_offloaded, 0.0, count_kept(1, layer.trained) * cases.state_bytes),
+        gradients=np.where(
+            all_offloaded, 0.0, _kept_gradients(cases, layer.trained, count_kept) * cases.gradient_bytes
+        ),
+        optimizer=np.where(state_offloaded, 0.0, _state_bytes(cases, layer.trained, count_kept)),
         activations=_activations(cases, layer, (stage_layers, dense, routed), first),
         logits=np.zeros(1)
         if first and not is_alone.any()
@@ -127,6 +130,42 @@ def of_stage(cases: Cases, first: bool, layer: LayerMemory | None = None) -> Mem
         + np.where(all_offloaded, weight_bytes / stage_layers, 0.0)
         + cases.quantised * cases.width * cases.ffn / cases.tp * cases.width_bytes,  # one dequantised matrix
     )
+
+
+def _kept_gradients(cases: Cases, trained: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+    """Gradients that a rank keeps: those of the `trained` weights, or if the backward pass updates these, of the
+    largest unit that FSDP reduces at once: a layer, the embedding, or the head. `count_kept`: (ZeRO stage, weights) ->
+    those on a rank."""
+    kept = count_kept(2, trained)
+    if not (cases.updates_in_backward > 0).any():
+        return kept
+    shard = np.where((cases.is_sharded > 0) & (cases.zero >= 2), cases.dp_shard * cases.cp, 1.0)
+    owners = np.where((cases.is_sharded > 0) & (cases.zero >= 2), _expert_ranks(cases), 1.0)
+    dense_layer = (trained.shared + trained.dense) / shard
+    routed_layer = (trained.shared + trained.routed) / shard + trained.expert / owners
+    dense_layers, routed_layers = shapes.layer_kinds(cases)
+    largest_layer = np.maximum(
+        np.where(dense_layers > 0, dense_layer, 0.0), np.where(routed_layers > 0, routed_layer, 0.0)
+    )
+    end = (trained.table + cases.lead_parameters + cases.tail_parameters) / shard
+    largest = np.minimum(np.maximum(largest_layer, end), kept)
+    return np.where(cases.updates_in_backward > 0, largest, kept)
+
+
+def _state_bytes(cases: Cases, trained: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+    """Bytes of the optimizer's state on a rank. With Muon, data parallelism divides whole matrices: a rank has at least
+    the largest one. `count_kept`: (ZeRO stage, weights) -> those on a rank."""
+    even_bytes = count_kept(1, trained) * cases.state_bytes
+    if not (cases.muon_iterations > 0).any():
+        return even_bytes
+    nothing = np.zeros(1)
+    tables = Weights(shared=nothing, dense=nothing, routed=nothing, expert=nothing, table=trained.table)
+    muon_bytes = even_bytes + count_kept(1, tables) * cases.extra_table_state_bytes
+    largest_bytes = np.maximum(
+        orthogonalization.largest_matrix(cases) * cases.state_bytes,
+        trained.table * (cases.state_bytes + cases.extra_table_state_bytes),
+    )
+    return np.where(cases.muon_iterations > 0, np.maximum(muon_bytes, largest_bytes), even_bytes)
 
 
 def _weight_bytes(cases: Cases, weights: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
@@ -162,7 +201,8 @@ def _activations(cases: Cases, layer: LayerMemory, kinds: tuple[Column, Column, 
     micro-batches keep, and one layer as a whole while it is recomputed. `kinds`: its layers, those without and those
     with experts."""
     recomputed = np.where(cases.activation_checkpoint > 0, layer.whole.of_layers(*kinds) / kinds[0], 0.0)
-    return layer.kept.of_layers(*kinds) * in_flight(cases, first) + recomputed
+    kept = activation_offload.device_bytes(cases, layer.kept.of_layers(*kinds))
+    return kept * in_flight(cases, first) + recomputed
 
 
 def _logit_bytes(cases: Cases, trained: Weights) -> Column:

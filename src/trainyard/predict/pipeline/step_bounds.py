@@ -16,11 +16,12 @@ import numpy.typing as npt
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
+from trainyard.predict.memory import activation_offload
 from trainyard.predict.pipeline import partition, schedules
 from trainyard.predict.pipeline.partition import StagePartition
 from trainyard.predict.pipeline.simulation import PipelineTimes
-from trainyard.predict.time import collective_time, data_parallel, dispatch_overlap, shapes
-from trainyard.predict.time.data_parallel import Sharded
+from trainyard.predict.time import collective_time, data_parallel, dispatch_overlap, offload, shapes
+from trainyard.predict.time.data_parallel import Exposed, Sharded
 from trainyard.predict.time.layer import Phase, head, layer
 from trainyard.predict.time.recomputation import time_recomputation
 
@@ -29,7 +30,9 @@ class LayerKind(NamedTuple):
     """Equal layers: `count` of them in the model after `layers_before` others, and the times of one for a micro-batch.
 
     `recompute_and_backward`: both together, since the host may fall behind in one and catch up in the other.
-    `forward_s`, `backward_s` (with recomputation): seconds including the exposed communication of sharded weights.
+    `activations_out`, `activations_back`: copies of offloaded activations to the host in the forward pass, and to the
+    device in the backward pass. `forward_s`, `backward_s` (with recomputation): seconds including these and the exposed
+    communication of sharded weights.
     """
 
     count: Column
@@ -39,6 +42,8 @@ class LayerKind(NamedTuple):
     backward: Phase
     recompute_and_backward: Phase
     sharded: Sharded
+    activations_out: Exposed
+    activations_back: Exposed
     forward_s: Column
     backward_s: Column
 
@@ -131,6 +136,10 @@ def _layer_kind_times(
         forward, backward = dispatch_overlap.overlap(cases, tuned, forward, recomputation, backward)
     recompute_and_backward = recomputation.plus(backward)
     sharded = data_parallel.sharded(cases, hardware, tuned, forward.seconds, recompute_and_backward.seconds)
+    copied_bytes = activation_offload.layer_bytes(cases)
+    copy_s = np.where(copied_bytes > 0, offload.copy_seconds(hardware, tuned, copied_bytes), 0.0)
+    activations_out = data_parallel.overlap(tuned, copy_s, forward.seconds)
+    activations_back = data_parallel.overlap(tuned, copy_s, recompute_and_backward.seconds)
     return LayerKind(
         count=count,
         layers_before=before,
@@ -139,8 +148,10 @@ def _layer_kind_times(
         backward=backward,
         recompute_and_backward=recompute_and_backward,
         sharded=sharded,
-        forward_s=forward.seconds + sharded.forward_s,
-        backward_s=recompute_and_backward.seconds + sharded.backward_s,
+        activations_out=activations_out,
+        activations_back=activations_back,
+        forward_s=forward.seconds + sharded.forward_s + activations_out.seconds,
+        backward_s=recompute_and_backward.seconds + sharded.backward_s + activations_back.seconds,
     )
 
 

@@ -62,7 +62,7 @@ class LayoutCost:
 def cost_job(job: Job, machine: Machine, framework: Framework, budget: TrainingBudget = NO_BUDGET) -> LayoutCost:
     """The cost of one job as it is, whether it fits or not. `budget`: with tokens, for days and
     dollars. Raises `BadJob` if it offloads to hosts that the machine's file does not describe."""
-    if job.recipe.offload:
+    if job.recipe.offload or "offloaded_layers" in framework.keeps.columns:
         offload_variants.check_host(machine)
     case = make_cases([job], framework)
     model = machine_model.build(machine, framework.software, job.recipe.dtype)
@@ -105,6 +105,7 @@ def make_cases(jobs: Sequence[Job], framework: Framework) -> Cases:
         "reduce_bytes": keeps.gradient,
         "recomputed_share": keeps.recomputed_share,
         "native": keeps.native,
+        "narrow_inputs": keeps.narrow_inputs,
         "first_less": first_less,
         "last_less": last_less,
         "offload": np.array([job.recipe.offload for job in jobs]) * offload.KINDS.index(keeps.offload),

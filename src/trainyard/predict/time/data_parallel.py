@@ -183,8 +183,9 @@ def overlap_in_sequence(tuned: Constants, parts_s: Sequence[Column], compute_s: 
 def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Column) -> tuple[Exposed, Exposed]:
     """(all-reduce, sharded exchange): communication once per step. The all-reduce sums gradients over ranks with the
     same weights; the exchange, with ZeRO-1 or in a pipeline, is the reduce-scatter of gradients and the all-gather of
-    new weights; with trainyard's ZeRO-1, an all-reduce of gradients, and the all-gather after the update. All but that
-    all-gather may overlap with `backward_s`, the seconds of the last micro-batch's backward pass on a stage."""
+    new weights; with trainyard's ZeRO-1, an all-reduce of gradients, and the all-gather after the update; with Muon,
+    whose matrices are not divided, an all-reduce and the all-gather. All but trainyard's all-gather may overlap with
+    `backward_s`, the seconds of the last micro-batch's backward pass on a stage."""
     stage_layers = cases.layers / cases.pp
     trained = layer_weights(cases, shapes.weights(cases).trained(cases))
     common, expert = (stage_layers * weights for weights in trained)
@@ -211,6 +212,12 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Col
         exchange_s(cases.reduce_bytes, collective_time.all_reduce),
         exchange_s(cases.reduce_bytes + cases.width_bytes),
     )
+    if (cases.muon_iterations > 0).any():
+        during_backward_s = np.where(
+            cases.muon_iterations > 0,
+            exchange_s(cases.reduce_bytes, collective_time.all_reduce) + exchange_s(cases.width_bytes),
+            during_backward_s,
+        )
     overlapped = overlap(tuned, during_backward_s, np.maximum(backward_s - all_reduce_s, 0.0))
     after_update_s = np.where(is_ddp, exchange_s(_FLOAT32), 0.0)
     return overlap(tuned, all_reduce_s, backward_s), overlapped._replace(seconds=overlapped.seconds + after_update_s)

@@ -19,7 +19,7 @@ from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.pipeline import simulation, step_bounds
 from trainyard.predict.pipeline.step_bounds import LayerKind, Parts
-from trainyard.predict.time import data_parallel, offload
+from trainyard.predict.time import data_parallel, offload, orthogonalization
 from trainyard.predict.time.data_parallel import Exposed
 from trainyard.predict.time.layer import Phase
 
@@ -42,8 +42,8 @@ class StepTime(NamedTuple):
 
 class Once(NamedTuple):
     """Seconds after the last micro-batch. `sharded_exchange`: the reduce-scatter of gradients and the all-gather of
-    weights; `gradient_copy`, `weight_copy`: to the host and from it, if the optimizer's state is offloaded; `host_s`:
-    the host's work outside the update."""
+    weights; `gradient_copy`, `weight_copy`: to the host and from it, if the optimizer's state is offloaded;
+    `orthogonalization_s`: the matrix products of Muon; `host_s`: the host's work outside the update."""
 
     gradient_all_reduce: Exposed
     sharded_exchange: Exposed
@@ -51,17 +51,18 @@ class Once(NamedTuple):
     weight_copy: Exposed
     update_s: Column
     host_s: Column | float
+    orthogonalization_s: Column | float = 0.0
 
     @property
     def seconds(self) -> Column:
-        """All of it: the exposed parts of the communications, the update and the host's work."""
+        """All of it: the exposed parts of the communications, the update with its products and the host's work."""
         communication_s = (
             self.gradient_all_reduce.seconds
             + self.sharded_exchange.seconds
             + self.gradient_copy.seconds
             + self.weight_copy.seconds
         )
-        return communication_s + self.update_s + self.host_s
+        return communication_s + self.update_s + self.orthogonalization_s + self.host_s
 
     @property
     def mean(self) -> Once:
@@ -155,6 +156,7 @@ def outside_layers(
         _communication_account("comm/reduce_scatter@dp_shard", "optimizer", once.sharded_exchange),
         _communication_account("copy/d2h", "optimizer", once.gradient_copy),
         AccountSeconds("compute/optimizer", "optimizer", once.update_s),
+        AccountSeconds("compute/matmul", "optimizer", np.atleast_1d(once.orthogonalization_s)),
         _communication_account("copy/h2d", "optimizer", once.weight_copy),
         AccountSeconds("bubble/warmup@pp", "other", means.warmup),
         AccountSeconds("bubble/steady@pp", "other", means.steady),
@@ -182,6 +184,8 @@ def layer_accounts(kind: LayerKind, layer_passes: Column) -> list[AccountSeconds
         _communication_account("copy/h2d", "forward", kind.sharded.forward_copy.times(layer_passes)),
         _communication_account("copy/h2d", "backward", kind.sharded.backward_copy.times(layer_passes)),
         _communication_account("copy/d2h", "backward", kind.sharded.gradient_copy.times(layer_passes)),
+        _communication_account("copy/d2h", "forward", kind.activations_out.times(layer_passes)),
+        _communication_account("copy/h2d", "backward", kind.activations_back.times(layer_passes)),
     ]
 
 
@@ -214,6 +218,7 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Col
     layer_parameters, table_parameters = data_parallel.count_owned_parameters(cases, hardware)
     owned_parameters = cases.layers / cases.pp * layer_parameters + table_parameters
     update_s = owned_parameters * tuned.optimizer / (hardware.bandwidth * tuned.bandwidth)
+    orthogonalization_s = orthogonalization.orthogonalization_seconds(cases, hardware, tuned)
     if not (cases.offload > 0).any():
         return Once(
             gradient_all_reduce=all_reduce,
@@ -222,6 +227,7 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Col
             weight_copy=Exposed(*np.zeros((2, 1))),
             update_s=update_s,
             host_s=tuned.step_s,
+            orthogonalization_s=orthogonalization_s,
         )
     update_s = np.where(cases.offload > 0, offload.update_seconds(cases, hardware, tuned, owned_parameters), update_s)
     # If everything is offloaded, the tables are still copied, once per micro-batch: they stay gathered.
@@ -240,6 +246,7 @@ def once(cases: Cases, hardware: RankHardware, tuned: Constants, backward_s: Col
         weight_copy=weight_copy,
         update_s=update_s,
         host_s=tuned.step_s,
+        orthogonalization_s=orthogonalization_s,
     )
 
 

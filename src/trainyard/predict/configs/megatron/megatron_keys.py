@@ -19,7 +19,7 @@ _NOTHING = (
     r"|check-for-.*|fp8-(margin|recipe|interval|amax.*)|te-rng-tracker|bias-.*|cross-entropy.*|use-dist-ckpt.*|async-.*"
     r"|vocab-extra-ids|trust-remote-code|override-opt.*|profile.*|use-pytorch-profiler"
     r"|accumulate-allreduce-grads-in-fp32|micro_batch_size-group-size.*|use-tp-pp-dp-mapping|squared-relu|openai-gelu"
-    r"|nproc.per.node|nnodes|node.rank|master.*|rdzv.*|max.restarts|nccl-communicator.*|kv-channels|group-query-attention|.*-dtype|enable-experimental|create-attention.*"
+    r"|muon-.*|nproc.per.node|nnodes|node.rank|master.*|rdzv.*|max.restarts|nccl-communicator.*|kv-channels|group-query-attention|.*-dtype|enable-experimental|create-attention.*"
 )
 _SIZES = (
     r"|num-layers|hidden-size|ffn-hidden-size|num-attention-heads|num-query-groups|swiglu|normalization|norm-epsilon"

@@ -19,6 +19,7 @@ from trainyard.predict.configs.megatron import (
     megatron_conflicts,
     megatron_keys,
     megatron_model,
+    megatron_optimizer,
     megatron_recompute,
     megatron_stages,
 )
@@ -115,8 +116,7 @@ class _MegatronReader:
         layout = self._layout(devices, model)
         recipe = self._recipe(layout, model)
         stored_bytes = self._stored_bytes(recipe.dtype)
-        if keys.get("optimizer") not in (None, "adam"):
-            keys.refuse("optimizer", "its state and its update are not AdamW's")
+        columns = self._offloaded_activations(layout, recipe, model) | megatron_optimizer.columns(keys)
         if keys.get("transformer-impl") == "local" and not keys.flag("use-flash-attn"):
             keys.refuse("transformer-impl", "attention that materialises its scores")
         rules = megatron_keys.RULES
@@ -129,6 +129,7 @@ class _MegatronReader:
             keeps=stored_bytes,
             ignored=ignored,
             approximated=approximated,
+            columns=columns,
         )
 
     def _layout(self, devices: int, model: Model) -> Layout:
@@ -184,7 +185,7 @@ class _MegatronReader:
     def _zero(self) -> int:
         """ZeRO stage of the data parallelism: 0 if nothing is sharded."""
         keys = self.keys
-        sharded = keys.flag("use-distributed-optimizer")
+        sharded = keys.flag("use-distributed-optimizer") or keys.get("optimizer") == "dist_muon"
         if keys.flag("use-megatron-fsdp") or keys.flag("use-custom-fsdp"):
             strategies = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
             return keys.choice("data-parallel-sharding-strategy", strategies, 0)
@@ -330,6 +331,24 @@ class _MegatronReader:
         if keys.flag("use-torch-optimizer-for-cpu-offload"):
             keys.approximate("use-torch-optimizer-for-cpu-offload", "predicted as the faster update")
         return True
+
+    def _offloaded_activations(self, layout: Layout, recipe: Recipe, model: Model) -> dict[str, float]:
+        """The column of layers whose activations are offloaded, if there are any. Raises `BadFile` for a combination
+        that Megatron refuses."""
+        keys, key = self.keys, "cpu-offloading-num-layers"
+        if not keys.flag("cpu-offloading") and keys.get(key) is None:
+            return {}
+        layers = keys.integer(key, 0, 0)
+        contradictions = (
+            (layers >= model.layers, f"of {model.layers} layers", f"Set --{key} {model.layers - 1}."),
+            (layout.pp > 1, "with --pipeline-model-parallel-size above 1", f"Remove --{key}."),
+            (recipe.activation_checkpoint != "none", "with --recompute-granularity", "Remove one of them."),
+        )
+        for contradicts, condition, next_step in contradictions:
+            if layers and contradicts:
+                raise BadFile(f"{self.where}: --{key} {layers} {condition} is refused by Megatron.", next_step)
+        keys.flag("cpu-offloading-double-buffering")
+        return {"offloaded_layers": float(layers)} if layers else {}
 
     def _overlap_dispatch(self, layout: Layout, activation_checkpoint: str) -> bool:
         """Whether tokens are dispatched during other compute. Raises `BadFile` for a combination that Megatron

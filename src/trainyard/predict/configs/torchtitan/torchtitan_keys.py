@@ -55,7 +55,6 @@ RULES = KeyRules(
         r"(training|debug)\.deterministic": "predicted with the usual kernels, which are faster",
     },
     {
-        r"optimizer\.early_step_in_backward": "weights are updated, and gradients freed, during the backward pass",
         r"parallelism\.pipeline_parallel_schedule_csv": "a schedule defined in another file",
         r"fault_tolerance\.enable": "a varying number of replicas",
     },

@@ -52,11 +52,36 @@ class _TorchtitanReader:
             keys.approximate("training.dtype", "predicted with gradients reduced in it too")
         if self._text("optimizer.name", "AdamW") not in ("Adam", "AdamW"):
             keys.refuse("optimizer.name", "its state and its update are not AdamW's")
-        ignored, approximated = keys.finish(torchtitan_keys.RULES)
         job = Job(name=model.name, model=model, layout=layout, recipe=recipe)
+        columns = self._updates_in_backward(job)
+        ignored, approximated = keys.finish(torchtitan_keys.RULES)
         return FrameworkConfig(
-            framework="torchtitan", job=job, keeps=stored_bytes, ignored=ignored, approximated=approximated
+            framework="torchtitan", job=job, keeps=stored_bytes, ignored=ignored, approximated=approximated,
+            columns=columns,
+        )  # fmt: skip
+
+    def _updates_in_backward(self, job: Job) -> dict[str, float]:
+        """The column of updates during the backward pass, if the file has them. Raises `BadFile` for a combination that
+        torchtitan refuses, or with which it trains another model."""
+        keys, key, layout = self.keys, "optimizer.early_step_in_backward", job.layout
+        if not keys.flag(key):
+            return {}
+        unsupported = "is refused by torchtitan"
+        contradictions = (
+            (layout.pp > 1, f"with pipeline_parallel_degree = {layout.pp} {unsupported}"),
+            (layout.ep > 1, f"with expert_parallel_degree = {layout.ep} {unsupported}"),
+            (job.accumulate > 1, f"updates weights after each of {job.accumulate} micro-batches of a step"),
+            (
+                layout.dp_replicate > 1 and layout.dp_shard * layout.cp == 1,
+                "updates weights before DDP reduces gradients",
+            ),
         )
+        for contradicts, condition in contradictions:
+            if contradicts:
+                raise BadFile(f"{self.where}: {keys.with_value(key)} {condition}.", f"Remove {keys.spell(key)}.")
+        if keys.get("training.max_norm"):
+            keys.approximate("training.max_norm", "no effect, since gradients are freed before they are clipped")
+        return {"updates_in_backward": 1.0}
 
     def _model(self, override: Model | None) -> Model:
         """The model of the file's name and flavor, unless `override` replaces it."""
