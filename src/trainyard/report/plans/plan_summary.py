@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainyard.plan import Plan
 from trainyard.predict.economics.step_cost import Bill
-from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
+from trainyard.predict.inputs.prediction_interval import ASSUMED_HIGH, ASSUMED_LOW
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import partition
 from trainyard.report.plans import budget_summary, hetero_tables, pipeline_tables, tied_layouts
@@ -47,8 +47,11 @@ def interval_line(plans: Plans) -> str:
     """The meaning of the prediction interval, in a sentence."""
     if plans.best.plan.calibrated:
         return "Four of five measured steps of such trainings are expected in the interval."
-    low, high, _ = NOT_CALIBRATED
-    return f"The interval is not calibrated: {low:g} to {high:g} times the prediction are assumed."
+    because = plans.best.plan.uncalibrated_because
+    return (
+        f"The interval is not calibrated{because and f', because {because}'}: {ASSUMED_LOW:g} to {ASSUMED_HIGH:g} "
+        "times the prediction are assumed."
+    )
 
 
 def budget_lines(plans: Plans) -> tuple[str, ...]:

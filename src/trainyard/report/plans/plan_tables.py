@@ -11,7 +11,7 @@ from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.plan import Plan
 from trainyard.predict.economics.failures import Goodput
-from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
+from trainyard.predict.inputs.prediction_interval import ASSUMED_HIGH, ASSUMED_LOW
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.search.device_scaling import ScalingPoint
 from trainyard.predict.search.points import LayoutPoint
@@ -103,11 +103,13 @@ def interval_note(plans: Plans) -> str:
     others = sum(not record.plan.calibrated for record in plans.choices)
     if not others:
         return f"{INTERVAL}: four of five measured steps are expected in it."
-    low, high, _ = NOT_CALIBRATED  # bounds of the interval without calibration, as multiples of the prediction
     rows = "such steps" if others == len(plans.choices) else f"{others} of the {len(plans.choices)} layouts"
+    reasons = dict.fromkeys(filter(None, (record.plan.uncalibrated_because for record in plans.choices)))
+    of_first = " (the first of them)" if len(reasons) > 1 else ""
+    because = f", because {next(iter(reasons))}{of_first}" if reasons else ""
     return (
-        f"The {INTERVAL} is not calibrated for {rows}: {low:g} to {high:g} times the prediction are assumed. "
-        "trainyard probe fit calibrates it with runs."
+        f"The {INTERVAL} is not calibrated for {rows}{because}: {ASSUMED_LOW:g} to {ASSUMED_HIGH:g} times the "
+        "prediction are assumed. trainyard probe fit calibrates it with runs."
     )
 
 
