@@ -38,7 +38,8 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     constants were fitted to; `owners_of_kind`: the number of owners of these; `same_family`: whether the constants are
     of its software, in any release; `same_software`, `machine_fitted`: whether rows of its release and of its machine
     remain; `outside`: doublings outside of the fitted range by feature; `above_largest`: doublings of its ranks above
-    those of the largest row that remains; `log_ratio`: logarithm of measured over predicted; `log_spread`: standard deviation of the logarithm of the prediction over what the source leaves open."""
+    those of the largest row that remains; `log_ratio`: logarithm of measured over predicted; `log_spread`: standard
+    deviation of the logarithm of the prediction over what the source leaves open."""
 
     id: str
     split: Split

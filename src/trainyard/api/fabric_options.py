@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from trainyard import machine_checks
 from trainyard.errors import BadInput
 from trainyard.machine import Claim, Machine, SwitchLevel
+from trainyard.units import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +56,17 @@ def refuse_for_parts(options: Fabric, machines: str) -> None:
         )
 
 
-def describe_fabric(machine: Machine) -> list[str]:
-    """A sentence on the levels of switches of a machine; none without."""
+def describe_fabric(machine: Machine, devices: int) -> list[str]:
+    """A sentence on the levels of switches of a machine, and whether a job on so many devices uses them; none without
+    such levels."""
     if not machine.fabric:
         return []
+    leaf = machine.fabric[0]
+    if devices <= leaf.nodes * machine.per_node:
+        return [
+            f"{counted(devices, 'device')} fit in a pod of {leaf.nodes:,} nodes of {machine.per_node:,} devices: the "
+            f"oversubscription ({leaf.oversubscription.value:g}:1) has no effect on this job."
+        ]
     levels = [
         f"pods of {level.nodes} nodes at {level.oversubscription.value:g}:1 ({level.oversubscription.source})"
         for level in machine.fabric

@@ -38,13 +38,15 @@ class CommandArguments(NamedTuple):
 class FrameworkConfig(NamedTuple):
     """A parsed configuration of another framework. `keeps`: bytes of a weight, its gradient and its optimizer state, if
     they differ from the framework's defaults. `ignored`: keys that have no effect on the prediction. `approximated`:
-    settings that the prediction replaces by another, each with the replacement."""
+    settings that the prediction replaces by another, each with the replacement. `notes`: sentences on settings that are
+    predicted as they are."""
 
     framework: str
     job: Job
     keeps: tuple[int, int, int] | None
     ignored: tuple[str, ...]
     approximated: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 class KeyRules(NamedTuple):

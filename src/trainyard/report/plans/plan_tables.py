@@ -66,6 +66,7 @@ def layouts(plans: Plans) -> Table:
             *_unpriced(plans),
             *_powered(plans),
             *ends_note(plans.choices),
+            *experts_note(plans.choices),
             *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
             *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:_REASONS]),
         ),
@@ -80,6 +81,12 @@ def ends_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
     """An explanation of layouts whose first and last pipeline stages have fewer layers, if there are any."""
     is_placed = any(record.plan.job.layout.end_less_layers is not None for record in records)
     return ("ends -1/-2: 1 layer fewer on the first pipeline stage, 2 on the last.",) * is_placed
+
+
+def experts_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
+    """An explanation of expert parallelism, if a layout has it."""
+    has_experts = any(record.plan.job.layout.ep > 1 for record in records)
+    return ("ep: experts are divided over ranks of the other axes; it does not multiply the devices.",) * has_experts
 
 
 def _mfu_note(plans: Plans) -> str:
@@ -116,6 +123,11 @@ def interval_note(plans: Plans) -> str:
 def _distinct_reasons(refused: Sequence[str]) -> list[str]:
     """One entry per distinct reason; entries begin with their layout."""
     return list({reason.partition(": ")[2]: reason for reason in reversed(refused)}.values())[::-1]
+
+
+def describe_samples(samples: int, seq_len: int) -> str:
+    """`256 sequences of 8,192 tokens`."""
+    return f"{units.counted(samples, 'sequence')} of {units.counted(seq_len, 'token')}"
 
 
 def unit_of(job: Job) -> str:

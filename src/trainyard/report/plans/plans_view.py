@@ -38,7 +38,7 @@ def view_of_plans(plans: Plans) -> View:
         f"{layout} · micro-batch {job.recipe.micro_batch_size} · "
         f"activation checkpointing {job.recipe.activation_checkpoint}"
     )
-    batch = f"{job.batch:,} sequences of {job.recipe.seq_len:,} tokens a step · {job.recipe.dtype}"
+    batch = f"{tables.describe_samples(job.batch, job.recipe.seq_len)} a step · {job.recipe.dtype}"
     layouts = hetero_tables.layouts(plans)
     return View(
         title=_title(plans),
