@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -18,16 +18,16 @@ class Count(click.IntRange):
     def __init__(self) -> None:
         super().__init__(min=1)
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
             text = str(value).strip().lower()
-            number = _number_of(text)
-            hint = f" Write {number:.0f}" if number and number == int(number) and number < 1e15 else ""
-            if hint and text.endswith("k"):
-                hint += f", or {1.024 * number:.0f} for {number / 1e3:g} x 1024"
-            self.fail(f"{value!r:.60} is not a whole number of at least 1.{hint and hint + '.'}", param, ctx)
+            number, hint = _number_of(text), ""
+            if number and number == int(number) and number < 1e15:
+                of_1024 = f", or {1.024 * number:.0f} for {number / 1e3:g} x 1024" * text.endswith("k")
+                hint = f" Write {number:.0f}{of_1024}."
+            self.fail(f"{value!r:.60} is not a whole number of at least 1.{hint}", param, ctx)
 
 
 class Budget(click.ParamType):
@@ -35,7 +35,7 @@ class Budget(click.ParamType):
 
     name = "float"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         try:
             return float(str(value))
         except ValueError:
