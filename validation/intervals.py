@@ -11,7 +11,7 @@ Wasserman and Ramdas, JASA 118, 2023).
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.formats import toml
-from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED, ErrorScale, Interval
+from trainyard.predict.inputs.prediction_interval import ErrorScale, Interval, uncalibrated
 from validation import left_out
 from validation.left_out import LeftOut
 
@@ -35,6 +35,7 @@ _CENTRE, _PRIOR = np.log(0.1), 1.0
 """Mean and standard deviation of the prior of the logarithm of each standard deviation."""
 _ENOUGH_GROUPS = 3
 """Groups with rows at a distance for which an interval there is calibrated."""
+_NOT_COMPARABLE = uncalibrated("no training of its kind with its software was fitted")
 _TERMS = ("same_owner", "other_machine", "other_software", "doubling")
 
 
@@ -72,6 +73,7 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
         likelihood = weight @ (np.log(variances) + errors**2 / variances) / 2
         return float(likelihood + np.sum(((logs - _CENTRE) / _PRIOR) ** 2) / 2)
 
+    distances = [residual.distance for residual in residuals]
     terms = np.exp(minimize(loss, np.full(len(kinds) + len(_TERMS), _CENTRE)).x)
     scales = np.sqrt(features @ terms**2 + spreads**2)
     return ErrorScale(
@@ -81,7 +83,9 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
         },
         quantile=_rounded(_quantile((np.abs(errors) / scales)[new_owner], weight[new_owner])),
         most_doublings=_rounded(_most_doublings(residuals)),
-        most_sequence=max(ceil(100 * residual.distance.of_sequence) / 100 for residual in residuals),
+        most_sequence=_farthest(distance.of_sequence for distance in distances),
+        most_ranks=_farthest(distance.outside.get("ranks", 0.0) for distance in distances),
+        most_above_largest=_farthest(distance.above_largest for distance in distances),
         groups=len({residual.group for residual in residuals if residual.split == "owner"}),
         source=", ".join(sorted({residual.owner for residual in residuals})),
         date=datetime.now(UTC).date().isoformat(),
@@ -138,7 +142,7 @@ def judge(residuals: Sequence[LeftOut]) -> list[tuple[LeftOut, Prediction]]:
         scale = estimate([residual for residual in residuals if getattr(residual, split) != name])
         for residual in residuals:
             if (residual.split, residual.left_out) == (split, name):
-                interval = scale.interval(residual.distance) if residual.is_comparable else NOT_CALIBRATED
+                interval = scale.interval(residual.distance) if residual.is_comparable else _NOT_COMPARABLE
                 judged.append((residual, Prediction(interval, residual.log_ratio, residual.log_spread)))
     return judged
 
@@ -157,6 +161,11 @@ def _most_doublings(residuals: Sequence[LeftOut]) -> float:
         if residual.split == "owner":
             farthest[residual.group] = max(residual.distance.doublings, farthest.get(residual.group, 0.0))
     return sorted(farthest.values())[-_ENOUGH_GROUPS]
+
+
+def _farthest(doublings: Iterable[float]) -> float:
+    """The largest of some distances, rounded up, so that its row is within it."""
+    return max(ceil(100 * distance) / 100 for distance in doublings)
 
 
 def _rounded(value: float) -> float:

@@ -37,8 +37,9 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     """A row predicted without its owner's or its machine's rows. `rows_of_kind`: those of its kind of model that the
     constants were fitted to; `owners_of_kind`: the number of owners of these; `same_family`: whether the constants are
     of its software, in any release; `same_software`, `machine_fitted`: whether rows of its release and of its machine
-    remain; `outside`: doublings outside of the fitted range by feature; `log_ratio`: logarithm of measured over
-    predicted; `log_spread`: standard deviation of the logarithm of the prediction over what the source leaves open."""
+    remain; `outside`: doublings outside of the fitted range by feature; `above_largest`: doublings of its ranks above
+    those of the largest row that remains; `log_ratio`: logarithm of measured over predicted; `log_spread`: standard
+    deviation of the logarithm of the prediction over what the source leaves open."""
 
     id: str
     split: Split
@@ -54,6 +55,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     rows_of_kind: int
     owners_of_kind: int
     outside: dict[str, float]
+    above_largest: float
     log_ratio: float
     log_spread: float
 
@@ -77,6 +79,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
             machine_fitted=self.machine_fitted,
             same_software=self.same_software,
             outside=self.outside,
+            above_largest=self.above_largest,
         )
 
 
@@ -86,6 +89,7 @@ def predict_left_out(every: Sequence[Row], whole: Mapping[str, Fitted], split: S
     left = [row for row in every if getattr(row, split) == name]
     fitted = fit.fit_all(rest, whole)
     sets = [fit.constant_set(known) for known in fitted.values()]
+    largest = max(map(ranks_of, rest))
     for row in left:
         chosen = constant_sets.choose(rows.machine_of(row), row.software, sets)
         own = fitted.get(chosen.name)
@@ -101,8 +105,14 @@ def predict_left_out(every: Sequence[Row], whole: Mapping[str, Fitted], split: S
             machine_fitted=nearest is not None and row.machine in nearest.machines,
             rows_of_kind=of_kind.rows if of_kind else 0, owners_of_kind=len(of_kind.owners) if of_kind else 0,
             outside=nearest.outside(fit.columns([row])[0]) if nearest else {},
+            above_largest=max(0.0, float(np.log2(ranks_of(row) / largest))),
             log_ratio=float(np.log(seconds[0] / expected[0])), log_spread=fit.log_spread(row, constants),
         )  # fmt: skip
+
+
+def ranks_of(row: Row) -> float:
+    """The ranks of a row."""
+    return float(fit.columns([row])[0].ranks[0])
 
 
 def write(residuals: Sequence[LeftOut], path: Path = RESIDUALS) -> None:

@@ -22,8 +22,9 @@ class Collective(msgspec.Struct, frozen=True, kw_only=True):
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`low` to `high`: the 80 % prediction interval of the step's wall time in ns; `calibrated`: whether it comes from
-    measurements of similar trainings, and not from an assumed range; `memory`: bytes by part (such as
-    `parameter`) on the rank that needs most; `assumptions`: the constants of the prediction, with their sources."""
+    measurements of similar trainings, and not from an assumed range; `uncalibrated_because`: why it does not, a
+    clause; `memory`: bytes by part (such as `parameter`) on the rank that needs most; `assumptions`: the constants of
+    the prediction, with their sources."""
 
     job: Job
     ledger: Ledger
@@ -32,6 +33,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     memory: dict[str, int]
     assumptions: tuple[Claim, ...] = ()
     calibrated: bool = False
+    uncalibrated_because: str = ""
 
     def __post_init__(self) -> None:
         if self.ledger.basis != "predicted":

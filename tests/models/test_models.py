@@ -334,9 +334,34 @@ def test_arbitrary_bytes_are_refused(data):
         hugging_face_architectures.model(data, "config.json")
 
 
-def test_deep_nesting_is_refused():
-    with refused(BadFile, "config.json", "JSON"):
-        hugging_face_architectures.model(b'{"a": ' + b"[" * 100_000, "config.json")
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": ' + "[" * 100_000, "nested"),
+        ('{"layers": 1, "layers": 2}', "'layers'"),
+        ('{"layers": 1' + "0" * 5000 + "}", "5,001 digits"),
+    ],
+)
+def test_the_reason_for_which_json_is_refused_is_named(text, value):
+    with refused(BadFile, "config.json", value):
+        hugging_face_architectures.model(text.encode(), "config.json")
+
+
+def test_context_of_a_config():
+    for key, config in (("max_position_embeddings", LLAMA), ("n_positions", GPT2)):
+        data = json.dumps({**config, key: 123}).encode()
+        tokens, source = hugging_face_architectures.convert(data, "config.json", planned=True).context
+        assert (tokens, source) == (123, f"{key} in config.json")
+        with refused(BadFile, f"$.{key}", "'8k'"):
+            converted({**config, key: "8k"})
+
+
+def test_contexts_of_presets_are_powers_of_two():
+    contexts = [presets.load(name).context for name in presets.known()]
+    assert sum(context is not None for context in contexts) > 15
+    for context in filter(None, contexts):
+        assert context.unit == "tokens"
+        assert int(context.value).bit_count() == 1
 
 
 @pytest.mark.parametrize(("name", "similar"), [("LamaForCausalLM", "LlamaForCausalLM"), ("FooForCausalLM", "")])

@@ -486,7 +486,21 @@ def test_diff_compares_plans_and_traces(tmp_path: Any, capsys: pytest.CaptureFix
         ((*ASKED, "--for", "megatrom"), "unknown-name", ["'megatrom'", "'megatron'"]),
         ((*ASKED, "--fix", "dtype=bf16"), "unknown-name", ["'bf16'", "'bfloat16'"]),
         ((*ASKED, "--fix", "dtype=float4"), "unknown-name", ["H100", "float4", "float8"]),
+        ((*ASKED, "--fix", "tp"), "bad-input", ["--fix tp", "--fix tp=8"]),
+        ((*ASKED, "--fix", "tp="), "bad-input", ["--fix tp=8"]),
+        ((*ASKED, "--fix", "zero=0"), "bad-input", ["zero=0", "--fix dp_shard=1"]),
         ((*ASKED, "--tokens", "nan"), "bad-input", ["--tokens nan"]),
+        ((*ASKED, "--tokens", "0"), "bad-input", ["--tokens 0"]),
+        ((*ASKED, "--tokens", "15T"), "bad-usage", ["'15T'", "1.5e+13"]),
+        ((*ASKED, "--tokens", "1,5e12"), "bad-usage", ["'1,5e12'", "15e12"]),
+        ((*ASKED, "--batch", "1e3"), "bad-usage", ["'1e3'", "1000"]),
+        ((*ASKED, "--batch", "1,024"), "bad-usage", ["'1,024'", "1024"]),
+        ((*ASKED, "--batch", "64.0"), "bad-usage", ["'64.0'", "64"]),
+        ((*ASKED, "--seq-len", "8k"), "bad-usage", ["'8k'", "8000", "8192"]),
+        ((*ASKED, "--devices", "0"), "bad-usage", ["'0'", "1"]),
+        (("plan", "tiny", "--machine", "h100:64"), "bad-input", ["--machine h100 --devices 64"]),
+        (("plan", "/dev/zero", "--machine", "h100"), "bad-file", ["/dev/zero"]),
+        ((*ASKED, "--expert-imbalance", "2"), "bad-input", ["Leave out --expert-imbalance"]),
         ((*ASKED, "--out", "/nowhere/x.toml"), "not-writable", ["/nowhere/x.toml"]),
     ],
 )
@@ -498,6 +512,37 @@ def test_bad_input_is_reported(
     assert code_of(printed.err) == code
     assert missing_values(printed.err, *values) == []
     assert not printed.out
+
+
+def test_names_of_axes_may_have_capitals_and_spaces(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for axis in ("tp=2", "TP = 2"):
+        assert answer([*ASKED, "--fix", axis]) == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+
+
+def test_a_link_without_target_is_reported(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    loop = tmp_path / "loop.json"
+    loop.symlink_to(loop)
+    assert answer(["plan", str(loop), "--machine", "h100"]) == 2
+    failure = capsys.readouterr().err
+    assert code_of(failure) == "missing-file"
+    assert missing_values(failure, loop, "link") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "values"), [("", ["empty"]), ('{"architectures": ["LlamaForCausalLM"]}', ["config.json", "--model"])]
+)
+def test_a_file_that_is_not_a_configuration_is_named(
+    text: str, values: list[str], tmp_path: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "given.json"
+    file.write_text(text)
+    assert answer(["plan", "check", str(file), "--machine", "h100"]) == 2
+    failure = capsys.readouterr().err
+    assert code_of(failure) == "bad-file"
+    assert missing_values(failure, file, *values) == []
 
 
 def test_model_file_without_extension_is_detected_by_content(

@@ -74,9 +74,9 @@ def test_a_source_does_not_set_its_own_interval() -> None:
 
 
 def test_the_interval_score_punishes_width_and_misses() -> None:
-    near = intervals.Prediction(intervals.Interval(0.9, 1.1, calibrated=True), 0.0, 0.0)
+    near = intervals.Prediction(intervals.Interval(0.9, 1.1), 0.0, 0.0)
     assert near.holds
-    assert near._replace(interval=intervals.Interval(0.8, 1.2, calibrated=True)).score > near.score
+    assert near._replace(interval=intervals.Interval(0.8, 1.2)).score > near.score
     missed = near._replace(log_ratio=0.5)
     assert not missed.holds
     assert missed.score == pytest.approx(near.score + 10 * missed.log_excess)

@@ -11,6 +11,7 @@ from trainyard.errors import BadInput
 from trainyard.machine import Claim, Machine, SwitchLevel
 from trainyard.predict.inputs import hardware
 from trainyard.predict.time import torus_time
+from trainyard.units import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ def refuse_for_parts(options: Fabric, machines: str) -> None:
 def describe_network(machine: Machine, ranks: int) -> list[str]:
     """Sentences on the torus in a node, the levels of switches between nodes and the algorithms of collectives of a job
     of `ranks` ranks; none without them."""
-    return [*_describe_torus(machine, ranks), *_describe_levels(machine), *_describe_algorithms(machine)]
+    return [*_describe_torus(machine, ranks), *_describe_levels(machine, ranks), *_describe_algorithms(machine)]
 
 
 def _describe_algorithms(machine: Machine) -> list[str]:
@@ -90,10 +91,16 @@ def _describe_torus(machine: Machine, ranks: int) -> list[str]:
     ]
 
 
-def _describe_levels(machine: Machine) -> list[str]:
-    """A sentence on the levels of switches."""
+def _describe_levels(machine: Machine, ranks: int) -> list[str]:
+    """A sentence on the levels of switches, and whether a job of `ranks` ranks uses them."""
     if not machine.fabric:
         return []
+    leaf, devices = machine.fabric[0], ranks // machine.device.ranks
+    if devices <= leaf.nodes * machine.per_node:
+        return [
+            f"{counted(devices, 'device')} fit in a pod of {leaf.nodes:,} nodes of {machine.per_node:,} devices: the "
+            f"oversubscription ({leaf.oversubscription.value:g}:1) has no effect on this job."
+        ]
     levels = [
         f"{_kind(level)} of {level.nodes} nodes at {level.oversubscription.value:g}:1 ({level.oversubscription.source})"
         for level in machine.fabric

@@ -11,6 +11,7 @@ from trainyard.predict.hetero import best_pipelines, fleet
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.report.plans import hetero_tables
+from trainyard.report.plans.plan_tables import describe_samples
 from trainyard.report.plans.plans_file import Plans
 
 
@@ -35,5 +36,5 @@ def plan_hetero(wanted: PlannerInput, machines: str, framework: str, budget: Tra
         wanted._replace(devices=sum(part.ranks for part in parts)), parts, FRAMEWORKS[framework], budget=budget
     )
     cluster = " and ".join(str(part) for part in parts)
-    step = f"{wanted.model.name} on {cluster}: {wanted.samples:,} sequences of {wanted.seq_len:,} tokens per step"
+    step = f"{wanted.model.name} on {cluster}: {describe_samples(wanted.samples, wanted.seq_len)} per step"
     return replace(hetero_tables.from_mixed(result, machines, budget), framework=framework, step=step)

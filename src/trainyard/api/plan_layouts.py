@@ -14,6 +14,7 @@ from trainyard import machine as machines
 from trainyard.api.fabric_options import Fabric, describe_network, refuse_for_parts, with_fabric
 from trainyard.api.fine_tune import FineTune, read_fine_tuning
 from trainyard.api.plan_hetero import plan_hetero
+from trainyard.api.plan_notes import budget_notes, input_notes
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
 from trainyard.api.run_costs import RunCosts, read_budget
 from trainyard.api.training_options import TrainingOptions, given_options, read_training
@@ -23,6 +24,7 @@ from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.communication.data_parallel_collectives import predict_collectives
 from trainyard.predict.economics.training_budget import TrainingBudget
+from trainyard.predict.hetero import fleet
 from trainyard.predict.inputs import adapter_support, constant_sets, setting_layouts, training_settings
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.fine_tuning import FineTuning
@@ -40,7 +42,7 @@ from trainyard.predict.search.shortlist import shortlist
 from trainyard.report.plans import plan_tables, plans_file
 from trainyard.report.plans.plans_file import Plans
 from trainyard.train.fake_run import held_memory
-from trainyard.units import show_size
+from trainyard.units import counted, show_size
 
 _AXIS_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 1)}
 """Least and largest value of the axes that do not count ranks or samples."""
@@ -56,7 +58,7 @@ class PlanOptions:
     devices: int | None = None
     batch: int | None = None
     seq_len: int | None = None
-    tokens: float = 0.0
+    tokens: float | None = None
     costs: RunCosts = field(default_factory=RunCosts)
     fix: Sequence[str] = ()
     fine_tune: FineTune = field(default_factory=FineTune)
@@ -94,7 +96,11 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     planner_input = planner_input_of(request, machine=None, options=options)
     framework = framework or default_framework
     plans = plan_hetero(planner_input, options.machine, framework, read_budget(options.tokens, options.costs))
-    notes = _vocabulary_notes(request.model, plans.best.plan.job, FRAMEWORKS[framework])
+    machines_of_parts = [part.machine for part in fleet.parse_parts(options.machine)]
+    notes = [
+        *input_notes(request, planner_input, framework, machines_of_parts),
+        *_vocabulary_notes(request.model, plans.best.plan.job, FRAMEWORKS[framework]),
+    ]
     return msgspec.structs.replace(
         plans,
         ignored_settings=request.passed,
@@ -149,6 +155,7 @@ def planner_input_of(request: PlanRequest, machine: Machine | None, options: Pla
     dtype = str(fixed_values.pop("dtype", job.recipe.dtype if job else "bfloat16"))
     words.check(dtype, words.DTYPES, "dtype")
     samples, seq_len = _step_size(request, options.batch, options.seq_len)
+    _check_budget(options.tokens, samples, seq_len)
     axes = {axis: int(value) for axis, value in fixed_values.items()}
     if machine is None:
         return PlannerInput(
@@ -205,8 +212,11 @@ def _search(
     best = result.choices[0]
     if isinstance(request.model, Model) and request.model.experts and training.expert_imbalance == 1:
         notes.append("Experts are assumed to get as many tokens each; if not: --expert-imbalance RATIO.")
+    is_padded_in_file = configured_cost is not None and framework == "megatron"  # the reader has a note
     notes += [
-        *_vocabulary_notes(request.model, best.plan.job, runner),
+        *input_notes(request, wanted, framework, [machine]),
+        *(budget_notes(framework, machine, options.tokens) if not check else ()),
+        *(_vocabulary_notes(request.model, best.plan.job, runner) if not is_padded_in_file else ()),
         *_shortages(best, machine),
         *describe_network(machine, wanted.devices),
     ]
@@ -231,13 +241,27 @@ def _search(
 
 def check_numbers(options: PlanOptions) -> None:
     """Raises `BadInput` for devices, batch, sequence length or tokens out of range, naming the flag."""
-    if not options.tokens >= 0:
-        raise BadInput(f"--tokens {options.tokens} must be 0 or more.")
+    if options.tokens is not None and not options.tokens > 0:
+        raise BadInput(
+            f"--tokens {options.tokens:g} is not a positive number.",
+            "Pass the tokens of the whole training, as 15e12, or leave it out to plan a step only.",
+        )
     for flag, number, limit in (
         ("--devices", options.devices, limits.DEVICES), ("--batch", options.batch, limits.SAMPLES),
         ("--seq-len", options.seq_len, limits.TOKENS), ("--tokens", options.tokens, limits.BUDGET),
     ):  # fmt: skip
         limits.check_value(flag, number or 0, limit)
+
+
+def _check_budget(tokens: float | None, samples: int, seq_len: int) -> None:
+    """Raises `BadInput` for a budget of less than one step."""
+    if tokens is not None and tokens < samples * seq_len:
+        of_length = f" x {seq_len:,} tokens" if seq_len > 1 else ""
+        raise BadInput(
+            f"--tokens {tokens:,.10g} is less than one step of {counted(samples, 'sample')}{of_length} = "
+            f"{samples * seq_len:,}.",
+            "Pass the tokens (or images) of the whole training, or a smaller --batch.",
+        )
 
 
 def _step_size(request: PlanRequest, batch: int | None, seq_len: int | None) -> tuple[int, int]:
@@ -311,14 +335,13 @@ def _describe_step(wanted: PlannerInput, machine: Machine, job: Job) -> str:
     """A description of the model, the devices, and the samples of a step."""
     ranks_note = f" ({machine.device.ranks} ranks each)" if machine.device.ranks > 1 else ""
     samples = (
-        f"sequences of {wanted.seq_len:,} tokens"
+        plan_tables.describe_samples(wanted.samples, wanted.seq_len)
         if isinstance(wanted.model, Model)
-        else f"{plan_tables.unit_of(job)} of {wanted.model.positions:,} positions"
+        else f"{counted(wanted.samples, plan_tables.unit_of(job).removesuffix('s'))} of "
+        f"{counted(wanted.model.positions, 'position')}"
     )
     devices = wanted.devices // machine.device.ranks
-    return (
-        f"{wanted.model.name} on {devices:,} x {machine.device.name}{ranks_note}: {wanted.samples:,} {samples} per step"
-    )
+    return f"{wanted.model.name} on {devices:,} x {machine.device.name}{ranks_note}: {samples} per step"
 
 
 def _check_same(job: Job, file: str, wanted: PlannerInput, ranks_per_device: int) -> None:
@@ -339,6 +362,12 @@ def _check_same(job: Job, file: str, wanted: PlannerInput, ranks_per_device: int
 
 def load_machine(name: str) -> Machine:
     """The machine of a preset's name or a TOML file. Raises `BadInput` if `name` is empty, or for a file in error."""
+    kind, colon, count = name.rpartition(":")
+    if colon and count.isdecimal() and kind in machines.known():
+        raise BadInput(
+            f"--machine {name}: a count is only given for the parts of a mixed cluster.",
+            f"Pass --machine {kind} --devices {count}.",
+        )
     if not name:
         raise BadInput("No machine given.", "Pass --machine with a name (trainyard plan list machines) or a TOML file.")
     with with_next_step("a machine's name or its TOML file"):
@@ -348,7 +377,10 @@ def load_machine(name: str) -> Machine:
 def _parse_fix(text: str) -> tuple[str, int | str]:
     """Axis and value of one `--fix`: `tp=8`, `dtype=float8`; names of modes (`schedule=zbv`) become their index. Raises
     `UnknownName` for an unknown axis or schedule, `BadInput` for a value out of bounds."""
-    axis, _, value = text.partition("=")
+    axis, equals, value = (part.strip() for part in text.partition("="))
+    axis = axis.lower() if axis.lower() in (*AXES, "dtype") else axis
+    if not (equals and value):
+        raise BadInput(f"--fix {text:.60} has no value.", f"Pass an axis with its value, as --fix {axis or 'tp'}=8.")
     if axis == "dtype":
         return axis, value
     if axis not in AXES:
@@ -366,7 +398,10 @@ def _parse_fix(text: str) -> tuple[str, int | str]:
     least, most = _AXIS_BOUNDS.get(axis, (1, limits.DEVICES.most))
     if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
         return axis, int(value)
-    names = f"Use one of {', '.join(ACTIVATION_CHECKPOINTS)}." if axis == "activation_checkpoint" else ""
+    names = {
+        "activation_checkpoint": f"Use one of {', '.join(ACTIVATION_CHECKPOINTS)}.",
+        "zero": "Layouts whose replicas are not sharded: --fix dp_shard=1.",
+    }.get(axis, "Correct it, or leave it out to search all values.")
     raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", names)
 
 

@@ -25,14 +25,22 @@ from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.recipe import Recipe
 
 
+class Context(NamedTuple):
+    """The longest sequence of a model, and the source that states it."""
+
+    tokens: int
+    source: str
+
+
 class PlanRequest(NamedTuple):
     """A model to plan for, with the configuration that it comes from.
 
     `job`: the job of the configuration, with its own layout; None if only a model was given. `framework`: the framework
     that the configuration is written for; `file`: its path. `keeps`: bytes of a weight, of its gradient and of its
     optimizer state, if they differ from the framework's defaults. `passed`: keys without an effect on the prediction;
-    `otherwise`: settings that are predicted differently. `columns`: columns of `Cases` (name -> value) that settings of
-    the configuration outside of its job add.
+    `otherwise`: settings that are predicted differently; `notes`: sentences on settings that are predicted as they are.
+    `columns`: columns of `Cases` (name -> value) that settings of the configuration outside of its job add. `context`:
+    of the model, if known.
     """
 
     model: Model | VisionModel
@@ -43,6 +51,8 @@ class PlanRequest(NamedTuple):
     passed: tuple[str, ...] = ()
     otherwise: tuple[str, ...] = ()
     columns: Mapping[str, float] = {}
+    notes: tuple[str, ...] = ()
+    context: Context | None = None
 
 
 def read_request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
@@ -96,9 +106,8 @@ def _read_model_and_file(model: str | None, check: str | None, ranks: int | None
         )
     known_seq_len = seq_len or (model_request.job.recipe.seq_len if model_request.job else None)
     known_ranks = ranks or (model_request.job.layout.ranks if model_request.job else None)
-    return _read(
-        check, CommandArguments(devices=known_ranks, seq_len=known_seq_len, model=model_request.model), config_only=True
-    )
+    arguments = CommandArguments(devices=known_ranks, seq_len=known_seq_len, model=model_request.model)
+    return _read(check, arguments, config_only=True)._replace(context=model_request.context)
 
 
 def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> PlanRequest:
@@ -117,10 +126,17 @@ def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> 
         )
     if data is None or (file_format is None and not config_only):
         return _model_request(name)
+    if not data.strip():
+        raise BadFile(f"{name} is empty.", "Pass the file of a training configuration.")
+    if file_format is None and b'"architectures"' in data:
+        raise BadFile(
+            f"{name} is the config.json of a model, not a training configuration.",
+            f"Search its layouts: trainyard plan {name}; or pass a configuration, with --model {name}.",
+        )
     read = detect_format.read(data, name, arguments)
     return PlanRequest(
         model=read.job.decoder, job=read.job, framework=read.framework, keeps=read.keeps, file=name,
-        passed=read.ignored, otherwise=read.approximated, columns=read.columns,
+        passed=read.ignored, otherwise=read.approximated, columns=read.columns, notes=read.notes,
     )  # fmt: skip
 
 
@@ -153,4 +169,5 @@ def _model_request(name: str) -> PlanRequest:
         message, next_step = described(error)
         raise BadFile(f"{preset_keys.where}: {message}.", next_step) from error
     lacks = tuple(f"{model.name} is planned without {part}" for part in preset.lacks) if preset else ()
-    return PlanRequest(model, passed=preset_keys.ignored, otherwise=preset_keys.approximated + lacks)
+    context = Context(*preset_keys.context) if preset_keys.context else None
+    return PlanRequest(model, passed=preset_keys.ignored, otherwise=preset_keys.approximated + lacks, context=context)

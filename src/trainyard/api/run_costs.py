@@ -52,7 +52,7 @@ _FLAGS = (
 )
 
 
-def read_budget(tokens: float, costs: RunCosts) -> TrainingBudget:
+def read_budget(tokens: float | None, costs: RunCosts) -> TrainingBudget:
     """The budget of `tokens`. Raises `BadInput` for a cost out of range, costs without tokens, or two costs of one
     thing."""
     given = [flag for flag in _FLAGS if getattr(costs, flag.field) is not None]

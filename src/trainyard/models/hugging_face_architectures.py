@@ -9,11 +9,12 @@ of an architecture return fields of `Model`: name -> value.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
+from trainyard import limits
 from trainyard.errors import BadFile
+from trainyard.formats import json_objects
 from trainyard.models import hugging_face_hybrids, hugging_face_planned
 from trainyard.models.hugging_face_config import HuggingFaceKeys, short
 from trainyard.models.hugging_face_experts import sigmoid_experts
@@ -23,11 +24,13 @@ from trainyard.models.hugging_face_name import name_of
 
 class ConvertedConfig(NamedTuple):
     """A config.json as the keys of a job's [model]. `ignored`: keys without an effect on the time of a step;
-    `approximated`: sentences on parts of the model that are predicted differently. Both are empty for training."""
+    `approximated`: sentences on parts of the model that are predicted differently. Both are empty for training.
+    `context`: the longest sequence in tokens, and the key that states it."""
 
     fields: dict[str, Any]
     ignored: tuple[str, ...]
     approximated: tuple[str, ...]
+    context: tuple[int, str] | None
 
 
 def model(data: bytes, where: str, without: Sequence[str] = (), planned: bool = False) -> dict[str, Any]:
@@ -43,9 +46,9 @@ def convert(data: bytes, where: str, without: Sequence[str] = (), planned: bool 
     parts that cannot be modelled are replaced by the nearest ones that can.
     """
     try:
-        document = json.loads(data)  # accepts NaN and Infinity, as Python writes them
-    except (ValueError, RecursionError) as error:
-        raise BadFile(f"{where}: not JSON: {error}.") from error
+        document = json_objects.loads(data)
+    except ValueError as error:
+        raise BadFile(f"{where}: not the JSON of a config.json: {error}.") from error
     if not isinstance(document, dict):
         raise BadFile(f"{where}: not a model's config.json: the top level is not an object.")
     document = cast("dict[str, Any]", document)
@@ -55,7 +58,16 @@ def convert(data: bytes, where: str, without: Sequence[str] = (), planned: bool 
     requested = [key for key in left_out if key in without]
     name = name_of(document, where) + (f" without {', '.join(requested)}" if requested else "")
     ignored = tuple(key for key in left_out if key not in without)
-    return ConvertedConfig({"name": name, **fields}, ignored, tuple(config.approximated))
+    return ConvertedConfig({"name": name, **fields}, ignored, tuple(config.approximated), _context(config))
+
+
+def _context(config: HuggingFaceKeys) -> tuple[int, str] | None:
+    """The longest sequence in tokens that the config states, and the key; None if it does not. Raises `BadFile` for one
+    that is not a whole number."""
+    for key in ("max_position_embeddings", "n_positions"):
+        if config.get(key) is not None:
+            return config.integer(key, most=limits.TOKENS.most), f"{config.prefix}{key} in {config.where}"
+    return None
 
 
 def _architecture(config: HuggingFaceKeys) -> tuple[Callable[[HuggingFaceKeys], dict[str, Any]], HuggingFaceKeys]:

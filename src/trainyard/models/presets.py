@@ -28,13 +28,15 @@ MAX_FILE_BYTES = 1 << 20
 class Preset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A model file, of data/models or the user's.
 
-    `parameters` and `active` (parameters used per token) are the published counts. `lacks`: features of the published
-    model that this one does not have. `workload`: the workload that `sizes` are for, if there is only one.
+    `parameters` and `active` (parameters used per token) are the published counts, `context` the published length of
+    the longest sequence in tokens. `lacks`: features of the published model that this one does not have. `workload`:
+    the workload that `sizes` are for, if there is only one.
     """
 
     source: str = ""
     parameters: Claim | None = None
     active: Claim | None = None
+    context: Claim | None = None
     lacks: tuple[str, ...] = ()
     workload: str = ""
     model: dict[str, Any] | None = None
@@ -54,6 +56,8 @@ class Taken(NamedTuple):
     """Keys of a config.json that a plan ignores, since they do not affect the time of a step."""
     approximated: tuple[str, ...] = ()
     """Parts of a config.json's model that a plan predicts differently, as sentences."""
+    context: tuple[int, str] | None = None
+    """The longest sequence in tokens, and the source that states it."""
 
 
 def known() -> dict[str, Path]:
@@ -95,7 +99,8 @@ def take(
     data = _read(path)
     if section == "model" and _is_config(path, data):
         config = hugging_face_architectures.convert(data, str(path), without, planned)
-        return Taken(config.fields, str(path), ignored=config.ignored, approximated=config.approximated)
+        return Taken(config.fields, str(path), ignored=config.ignored, approximated=config.approximated,
+                     context=config.context)  # fmt: skip
     if without:
         raise BadFile(f"{path}: without = {list(without)}, but only a config.json has keys to leave out.")
     preset = _preset(path, data)
@@ -109,7 +114,8 @@ def take(
     for key in keys if section == "model" else ():  # a model file written for an earlier version
         if new_key := renamed_keys.new_key(section, key):
             raise BadJob(f"{path} at $.model: {key!r} was renamed to {new_key!r}.", f"Use {new_key}.")
-    return Taken(keys=keys, where=str(path), workload=preset.workload)
+    context = (int(preset.context.value), preset.context.source) if preset.context else None
+    return Taken(keys=keys, where=str(path), workload=preset.workload, context=context)
 
 
 def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[str, Taken]:
@@ -152,12 +158,16 @@ def _find(name_or_path: str, folder: Path) -> Path:
         for file in (path, path / "config.json"):
             if file.is_file():
                 return file
-        is_folder = bool(name_or_path) and path.is_dir()
+        is_folder, is_link = bool(name_or_path) and path.is_dir(), path.is_symlink()
     except (OSError, ValueError):  # a name that is too long, or contains a null byte
-        is_folder = False
+        is_folder = is_link = False
     short_name = name_or_path[:100]
     if name := named_sizes.resolve(short_name, known_paths, ALIASES, IGNORED_WORDS, OWNERS):
         return known_paths[name]
+    if is_link and not is_folder:
+        raise MissingFile(
+            f"{short_name!r} is a symbolic link whose target does not exist.", "Correct the link, or pass the file."
+        )
     if is_folder:
         raise MissingFile(f"{short_name!r} is a folder without a config.json.", "Pass a model's name or its file.")
     raise UnknownName(f"there is no model or file {short_name!r}.", named_sizes.suggest(short_name, known_paths))

@@ -190,7 +190,7 @@ def answer_request(line: bytes) -> bytes:
         query = msgspec.json.decode(line, type=PlanQuery)
         plans = api.plan(
             query.model, machine=query.machine, devices=query.devices, batch=query.batch, seq_len=query.seq_len,
-            tokens=query.tokens, front=query.front,
+            tokens=query.tokens or None, front=query.front,
         )  # fmt: skip
         return encode_json(plans)
     except TrainyardError as error:

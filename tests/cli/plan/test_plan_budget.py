@@ -50,7 +50,7 @@ def test_costs_that_cannot_apply_are_bad_input(words: tuple[str, ...]) -> None:
     assert answer(["plan", *TINY, *words]) == BAD_INPUT
 
 
-@pytest.mark.parametrize("tokens", ["1e22", "inf", "nan", "-1"])
+@pytest.mark.parametrize("tokens", ["1e22", "inf", "nan", "-1", "0", "1"])
 def test_impossible_budgets_are_bad_input(tokens: str) -> None:
     assert answer(["plan", *TINY, "--tokens", tokens]) == BAD_INPUT
 

@@ -24,7 +24,7 @@ from trainyard.predict.calibrate.measured_run import MeasuredRun
 from trainyard.predict.calibrate.probed_machine import COLLECTIVES, ProbedTime
 from trainyard.predict.inputs import cases, constant_sets, hardware, machine_model
 from trainyard.predict.inputs.constants import SHARES, Constants
-from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED, interval_of
+from trainyard.predict.inputs.prediction_interval import interval_of
 from trainyard.predict.time import predicted_ledger, step
 from trainyard.predict.time.layer import product
 from trainyard.predict.time.shapes import Product
@@ -196,8 +196,8 @@ def test_noisy_run_has_less_weight():
 def test_planner_uses_the_machines_own_spread():
     own = replace(HERE, prediction_interval=(0.9, 1.2))
     case = cases.of_jobs([a_job(LAYOUTS[0])])
-    assert interval_of(machine_model.build(own, "fsdp", "float32"), case) == (0.9, 1.2, True)
-    assert interval_of(machine_model.build(HERE, "fsdp", "float32"), case) == NOT_CALIBRATED
+    assert interval_of(machine_model.build(own, "fsdp", "float32"), case) == (0.9, 1.2, "")
+    assert not interval_of(machine_model.build(HERE, "fsdp", "float32"), case).calibrated
 
 
 def test_unknown_constant_is_refused():

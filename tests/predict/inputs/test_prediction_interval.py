@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,14 +17,15 @@ from trainyard.predict.inputs import cases, constant_sets, machine_model
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.fitted_range import FEATURES, SEQUENCE, features, range_of
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED, Distance, error_scale, interval_of
+from trainyard.predict.inputs.prediction_interval import ASSUMED_HIGH, ASSUMED_LOW, Distance, error_scale, interval_of
 from trainyard.predict.search.layout_cost import cost_job
 from trainyard.recipe import Recipe
 
 SCALE = error_scale()
 DISTANCES = st.builds(
     Distance, kind=st.sampled_from(sorted(SCALE.kinds)), owners=st.integers(1, 5), machine_fitted=st.booleans(),
-    same_software=st.booleans(), outside=st.fixed_dictionaries({"ranks": st.floats(0, SCALE.most_doublings / 2)}),
+    same_software=st.booleans(), outside=st.fixed_dictionaries({"width": st.floats(0, SCALE.most_doublings / 2)}),
+    above_largest=st.floats(0, SCALE.most_above_largest),
 )  # fmt: skip
 
 
@@ -34,7 +36,7 @@ def test_a_greater_distance_never_narrows_the_interval(near: Distance) -> None:
     assert interval.low < 1 < interval.high
     for far in (
         near._replace(machine_fitted=False), near._replace(same_software=False), near._replace(owners=1),
-        near._replace(outside={"ranks": 2 * near.doublings}),
+        near._replace(outside={"width": 2 * near.doublings}),
     ):  # fmt: skip
         wider = SCALE.interval(far)
         assert wider.low <= interval.low
@@ -44,13 +46,32 @@ def test_a_greater_distance_never_narrows_the_interval(near: Distance) -> None:
 def test_distances_and_kinds_without_measurements_are_not_calibrated() -> None:
     near = Distance(kind="dense", owners=2, machine_fitted=True, same_software=True, outside={})
     assert SCALE.interval(near).calibrated
-    assert SCALE.interval(near._replace(outside={"ranks": SCALE.most_doublings * 1.01})) == NOT_CALIBRATED
-    for name in SEQUENCE:
-        assert SCALE.interval(near._replace(outside={name: SCALE.most_sequence})).calibrated
-        assert SCALE.interval(near._replace(outside={name: SCALE.most_sequence + 0.01})) == NOT_CALIBRATED
-    halves = dict.fromkeys(SEQUENCE, SCALE.most_sequence / 2 + 0.01)
-    assert SCALE.interval(near._replace(outside=halves)) == NOT_CALIBRATED
-    assert SCALE.interval(near._replace(kind="pictures")) == NOT_CALIBRATED
+    for far in (
+        near._replace(outside={"width": SCALE.most_doublings * 1.01}),
+        near._replace(outside={"ranks": SCALE.most_ranks + 0.01}),
+        near._replace(above_largest=SCALE.most_above_largest + 0.01),
+        near._replace(outside=dict.fromkeys(SEQUENCE, SCALE.most_sequence / 2 + 0.01)),
+        near._replace(kind="pictures"),
+        *(near._replace(outside={name: SCALE.most_sequence + 0.01}) for name in SEQUENCE),
+    ):
+        interval = SCALE.interval(far)
+        assert interval[:2] == (ASSUMED_LOW, ASSUMED_HIGH)
+        assert interval.uncalibrated_because
+    for within in (
+        near._replace(outside={"ranks": SCALE.most_ranks}),
+        near._replace(above_largest=SCALE.most_above_largest),
+        *(near._replace(outside={name: SCALE.most_sequence}) for name in SEQUENCE),
+    ):
+        assert SCALE.interval(within).calibrated
+
+
+@pytest.mark.parametrize(("devices", "calibrated"), [(10_240, True), (32_768, True), (36_864, False), (10**6, False)])
+def test_more_ranks_than_left_out_trainings_are_not_calibrated(devices: int, calibrated: bool) -> None:
+    h100 = machine_model.build(machines.load("h100"), "megatron", "bfloat16")
+    interval = interval_of(h100, case(dp_shard=devices / 2, samples=4.0 * devices))
+    assert interval.calibrated == calibrated
+    if not calibrated:  # the number is that of the largest fitted training, 10,240 ranks
+        assert f"{devices / 10_240:,.1f} times" in interval.uncalibrated_because
 
 
 def example() -> Job:
@@ -70,23 +91,23 @@ def case(**changed: float) -> Cases:
 def test_which_steps_are_calibrated() -> None:
     h100 = machine_model.build(machines.load("h100"), "megatron", "bfloat16")
     assert interval_of(h100, case()).calibrated
-    assert interval_of(h100, case(offload=1.0)) == NOT_CALIBRATED
-    assert interval_of(h100, case(space_layers=4.0)) == NOT_CALIBRATED
-    for name, software in (
-        ("mi355x", "megatron"),
-        ("trn2", "fsdp"),
-        ("trn2", "megatron"),
-        ("mi300x", "megatron"),
-        ("tpu-v5p", "megatron"),
+    assert not interval_of(h100, case(offload=1.0)).calibrated
+    assert not interval_of(h100, case(space_layers=4.0)).calibrated
+    for name, software, named in (
+        ("mi355x", "megatron", "MI355X"),
+        ("trn2", "fsdp", "Megatron"),
+        ("trn2", "megatron", "6 trainings"),
+        ("mi300x", "megatron", "dense decoders"),
+        ("tpu-v5p", "megatron", "TPU v5p"),
     ):
         model = machine_model.build(machines.load(name), software, "bfloat16")
-        assert interval_of(model, case()) == NOT_CALIBRATED
+        assert named in interval_of(model, case()).uncalibrated_because
 
 
 def test_a_plan_states_whether_its_interval_is_calibrated() -> None:
     for name, calibrated in (("h100", True), ("mi355x", False)):
         plan = cost_job(example(), machines.load(name), FRAMEWORKS["megatron"]).plan
-        assert plan.calibrated == calibrated
+        assert plan.calibrated == calibrated == (not plan.uncalibrated_because)
         assert plan.low < plan.ledger.wall_ns < plan.high
 
 

@@ -37,8 +37,8 @@ def sustained(rate: float) -> Machine:
     return changed(H100, device=changed(H100.device, sustained={"bfloat16": claim}))
 
 
-def seconds(case: Cases, where: RankHardware, tuned: Constants = Constants()) -> float:
-    return float(step.step(case, where, tuned).wall[0])
+def seconds(case: Cases, where: RankHardware, tuned: Constants | None = None) -> float:
+    return float(step.step(case, where, tuned or Constants()).wall[0])
 
 
 @given(st.floats(0.05, 1.0), st.floats(1.0, 5.0))
@@ -99,5 +99,7 @@ def test_layer_of_small_experts_waits_for_the_host() -> None:
              "active_experts": 2, "moe_ffn_hidden_size": 256}  # fmt: skip
     small = replace(DECODER, **{name: cases.column(size) for name, size in sizes.items()})
     tuned = Constants(host_experts_s=5e-3)
-    for phase, host_s in zip(layer.layer(small, where, tuned), (tuned.host_forward_s, tuned.host_backward_s), strict=True):
+    for phase, host_s in zip(
+        layer.layer(small, where, tuned), (tuned.host_forward_s, tuned.host_backward_s), strict=True
+    ):
         assert float(phase.seconds[0]) == pytest.approx(host_s + tuned.host_experts_s)

@@ -44,7 +44,7 @@ from trainyard.cli.support.pipes import InputFile
 @JSON
 def command(
     file: str, model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None,
-    tokens: float, fix: tuple[str, ...], out: Path | None, full: bool, as_json: bool,
+    tokens: float | None, fix: tuple[str, ...], out: Path | None, full: bool, as_json: bool,
     fine_tune: Literal["sft", "lora", "qlora"] | None, lora_rank: int | None,
     lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None,
     recompute_modules: str | None, expert_imbalance: float | None, dispatch_dtype: Literal["float8"] | None,

@@ -43,8 +43,8 @@ from trainyard.cli.support.pipes import InputFile
 @FULL
 @JSON
 def command(
-    model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, tokens: float,
-    fix: tuple[str, ...], framework: str, out: Path | None, full: bool, as_json: bool,
+    model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None,
+    tokens: float | None, fix: tuple[str, ...], framework: str, out: Path | None, full: bool, as_json: bool,
     fine_tune: Literal["sft", "lora", "qlora"] | None, lora_rank: int | None,
     lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None,
     recompute_modules: str | None, expert_imbalance: float | None, dispatch_dtype: Literal["float8"] | None,

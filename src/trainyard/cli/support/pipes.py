@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import os
 import select
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,12 @@ def copy_pipe(name: str) -> str:
     """Copies a pipe to a temporary file that lasts as long as the process, and returns the path of the copy; returns
     any other name as it is. Messages show the pipe's name in place of the copy's.
 
-    Raises `BadFile` if no data arrives for too long, `PlaceUnwritable` if the copy cannot be written."""
+    Raises `BadFile` for a device, or if no data arrives for too long, `PlaceUnwritable` if the copy cannot be
+    written."""
     if not os.path.exists(name) or os.path.isfile(name) or os.path.isdir(name):
         return name
+    if _is_endless(name):
+        raise BadFile(f"{name} is a device, not a file or a pipe.", "Pass a file.")
     import tempfile
 
     folder = tempfile.TemporaryDirectory(prefix="trainyard-pipe-")
@@ -59,6 +63,23 @@ def copy_pipe(name: str) -> str:
         ) from error
     shown_as(str(copy), name)
     return str(copy)
+
+
+def _is_endless(name: str) -> bool:
+    """Whether a name is a device that may never end, as /dev/zero: one that is not a terminal or the null device."""
+    mode = os.stat(name).st_mode
+    if stat.S_ISBLK(mode):
+        return True
+    if not stat.S_ISCHR(mode) or os.path.samefile(name, os.devnull):
+        return False
+    try:
+        device = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    except OSError:
+        return False
+    try:
+        return not os.isatty(device)
+    finally:
+        os.close(device)
 
 
 def _pieces(name: str) -> Iterator[bytes]:

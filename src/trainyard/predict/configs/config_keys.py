@@ -38,8 +38,8 @@ class CommandArguments(NamedTuple):
 class FrameworkConfig(NamedTuple):
     """A parsed configuration of another framework. `keeps`: bytes of a weight, its gradient and its optimizer state, if
     they differ from the framework's defaults. `ignored`: keys that have no effect on the prediction. `approximated`:
-    settings that the prediction replaces by another, each with the replacement. `columns`: columns of `Cases` (name ->
-    value) that settings outside of the job add."""
+    settings that the prediction replaces by another, each with the replacement. `notes`: sentences on settings that are
+    predicted as they are. `columns`: columns of `Cases` (name -> value) that settings outside of the job add."""
 
     framework: str
     job: Job
@@ -47,6 +47,7 @@ class FrameworkConfig(NamedTuple):
     ignored: tuple[str, ...]
     approximated: tuple[str, ...]
     columns: Mapping[str, float] = {}
+    notes: tuple[str, ...] = ()
 
 
 class KeyRules(NamedTuple):

@@ -24,7 +24,7 @@ from trainyard.predict.hetero.pipelines import PipelineTable
 from trainyard.predict.inputs.cases import Cases, Column, column
 from trainyard.predict.inputs.layout_space import AXES
 from trainyard.predict.inputs.machine_model import ReferencePeak
-from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
+from trainyard.predict.inputs.prediction_interval import uncalibrated
 from trainyard.predict.memory.framework_memory import RESERVED
 from trainyard.predict.memory.memory_parts import MemoryParts
 from trainyard.predict.pipeline import stages, step_bounds
@@ -255,12 +255,14 @@ def _make_plan(
     models, depth = pipeline.table.part_models, len(pipeline.layers_per_stage)
     part_names = ", ".join(str(part) for part in parts)
     ledger = predicted_ledger.ledger(step_time, index=0, ranks=job.layout.ranks, source=part_names)
-    low, high = NOT_CALIBRATED.bounds(ledger.wall_ns)  # no step of a mixed cluster was measured
+    interval = uncalibrated("no step of a mixed cluster was measured")
+    low, high = interval.bounds(ledger.wall_ns)
     return Plan(
         job=job,
         ledger=ledger,
         low=low,
         high=high,
+        uncalibrated_because=interval.uncalibrated_because,
         memory={name: int(np.broadcast_to(size, depth)[fullest]) for name, size in memory.parts().items()},
         assumptions=tuple(claim for model in models for claim in model.tuned.claims),
     )

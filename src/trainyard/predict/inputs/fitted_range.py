@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import log2
 
 import msgspec
@@ -10,7 +10,11 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 
-FEATURES = ("ranks", "tp", "pp", "cp", "ep", "width", "seq_len", "tokens", "accumulate", "bits")
+_LABELS = {
+    "ranks": "ranks", "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep", "width": "width", "seq_len": "sequence length",
+    "tokens": "tokens of a micro-batch", "accumulate": "micro-batches", "bits": "bits",
+}  # fmt: skip
+FEATURES = tuple(_LABELS)
 """Sizes of a training that are compared with those of the fitted ones; `tokens`: of a micro-batch, `accumulate`:
 micro-batches of a step, `bits`: of the values in matrix products."""
 
@@ -45,6 +49,12 @@ class FittedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             if ratio > 1:
                 doublings[name] = log2(ratio)
         return doublings
+
+
+def describe_doublings(outside: Mapping[str, float]) -> str:
+    """The features that are outside of a range, the farthest first, in words. `outside`: as `FittedRange.outside`
+    returns."""
+    return ", ".join(_LABELS[name] for name in sorted(outside, key=lambda name: -outside[name]))
 
 
 def range_of(cases: Cases, owners: Sequence[str], machines: Sequence[str], software: Sequence[str]) -> FittedRange:

@@ -16,27 +16,38 @@ import msgspec
 import numpy as np
 
 from trainyard.formats import toml
+from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constant_sets import family_of
-from trainyard.predict.inputs.fitted_range import SEQUENCE
+from trainyard.predict.inputs.fitted_range import SEQUENCE, describe_doublings
 from trainyard.predict.inputs.machine_model import MachineModel
 
 
 class Interval(NamedTuple):
-    """An 80 % prediction interval as multiples of the predicted step. `calibrated`: whether trainings at the same
-    distance were left out of the fit and measured, enough of them to know how often such an interval holds."""
+    """An 80 % prediction interval as multiples of the predicted step. `uncalibrated_because`: why it is assumed, a
+    clause; empty if trainings at the same distance were left out of the fit and measured, enough of them to know how
+    often such an interval holds."""
 
     low: float
     high: float
-    calibrated: bool
+    uncalibrated_because: str = ""
+
+    @property
+    def calibrated(self) -> bool:
+        return not self.uncalibrated_because
 
     def bounds(self, wall_ns: int) -> tuple[int, int]:
         """Its bounds in ns, extended to include the predicted step `wall_ns`."""
         return min(wall_ns, round(wall_ns * self.low)), max(wall_ns, round(wall_ns * self.high))
 
 
-NOT_CALIBRATED = Interval(0.7, 2.0, calibrated=False)
-"""The range that is assumed without measurements of similar trainings."""
+ASSUMED_LOW, ASSUMED_HIGH = 0.7, 2.0
+"""The range that is assumed without measurements of similar trainings, as multiples of the prediction."""
+
+
+def uncalibrated(because: str) -> Interval:
+    """The assumed range. `because`: why the interval is not calibrated, a clause."""
+    return Interval(ASSUMED_LOW, ASSUMED_HIGH, because)
 
 
 _FEWEST_ROWS = 10
@@ -46,13 +57,15 @@ _FEWEST_ROWS = 10
 class Distance(NamedTuple):
     """How a training differs from the fitted ones of its kind of model: the `owners` of their sources, whether rows of
     its machine were fitted, of the same release of its software, and the doublings `outside` of their range by feature
-    (`fitted_range.FEATURES`)."""
+    (`fitted_range.FEATURES`). `above_largest`: doublings of its ranks above those of the largest fitted training of all
+    kinds, devices and software."""
 
     kind: str
     owners: int
     machine_fitted: bool
     same_software: bool
     outside: Mapping[str, float]
+    above_largest: float = 0.0
 
     @property
     def doublings(self) -> float:
@@ -71,7 +84,8 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `other_software`: in addition, if no rows of that machine or of that release of the software were fitted;
     `doubling`: per doubling outside of the range. `quantile`: half the interval's width, in units of the scale.
     `groups`: owners of sources, by constants and kind, that these were estimated from; `most_doublings`: the largest
-    distance of several of them; `most_sequence`: the largest distance of a row in the features of `SEQUENCE`."""
+    distance of several of them; `most_sequence`, `most_ranks`, `most_above_largest`: the largest distance of a row in
+    the features of `SEQUENCE`, in ranks, and in ranks above the largest training (`Distance.above_largest`)."""
 
     kinds: dict[str, float]
     other_machine: float
@@ -80,6 +94,8 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     quantile: float
     most_doublings: float
     most_sequence: float
+    most_ranks: float
+    most_above_largest: float
     groups: int
     source: str
     date: str
@@ -96,37 +112,105 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def interval(self, distance: Distance) -> Interval:
         """The 80 % prediction interval at a distance; not calibrated for kinds and distances without measurements."""
-        is_farther = distance.doublings > self.most_doublings or distance.of_sequence > self.most_sequence
-        if distance.kind not in self.kinds or is_farther:
-            return NOT_CALIBRATED
+        if because := self._uncalibrated_because(distance):
+            return uncalibrated(because)
         half = self.quantile * self.scale(distance)
-        return Interval(float(np.exp(-half)), float(np.exp(half)), calibrated=True)
+        return Interval(float(np.exp(-half)), float(np.exp(half)))
+
+    def _uncalibrated_because(self, distance: Distance) -> str:
+        """The first reason why an interval at a distance is not calibrated; empty if it is."""
+        if distance.kind not in self.kinds:
+            return f"the error of {_KINDS[distance.kind]} was not estimated"
+        for name, doublings, most in (
+            ("the number of ranks is", distance.outside.get("ranks", 0.0), self.most_ranks),
+            ("the sequence length and its division over ranks are", distance.of_sequence, self.most_sequence),
+            (f"{describe_doublings(distance.outside)} are", distance.doublings, self.most_doublings),
+        ):
+            if doublings > most:
+                return (
+                    f"{name} {doublings:.1f} doublings outside of the fitted trainings, and the error was only "
+                    f"measured up to {most:g}"
+                )
+        if distance.above_largest > self.most_above_largest:
+            return (
+                f"it has {2**distance.above_largest:,.1f} times the ranks of the largest fitted training, and the "
+                f"error was only measured up to {2**self.most_above_largest:.1f} times"
+            )
+        return ""
+
+
+_KINDS = {
+    "hybrid": "models with state-space layers", "pictures": "image models", "adapters": "trainings of adapters",
+    "experts": "mixtures of experts", "dense": "dense decoders",
+}  # fmt: skip
+"""Kind of model -> its trainings, in words."""
+_SOFTWARE = {"fsdp": "FSDP", "megatron": "Megatron"}
+"""Family of software -> its name in words."""
 
 
 def interval_of(model: MachineModel, case: Cases) -> Interval:
     """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, if the network
-    between nodes is oversubscribed or collectives choose from more algorithms than rings and trees, if few rows or none
-    of its kind of model and software were fitted, or if they are too far from it. All fitted rows with adapters have
-    them on attention's matrices of dense decoders, in 8 or 16 bits."""
+    between nodes is oversubscribed or collectives choose from more algorithms than rings and trees, if Muon updates its
+    weights, if few rows or none of its kind of model and software were fitted, or if they are too far from it. All
+    fitted rows with adapters have them on attention's matrices of dense decoders, in 8 or 16 bits."""
     tuned, kind = model.tuned, kind_of(case)
-    unlike_fitted_adapters = case.mlp_adapters + case.quantised + case.adapters * case.experts
-    links = (model.machine.intra_node, model.machine.inter_node)
-    unlike_fitted_network = model.machine.fabric or any(link and link.algorithms for link in links)
-    if unlike_fitted_network or float(case.offload[0]) or float(unlike_fitted_adapters[0]):
-        return NOT_CALIBRATED
+    if because := _unlike_fitted(model, case):
+        return uncalibrated(because)
     if own := tuned.prediction_intervals.get(kind):
-        return Interval(*own, calibrated=True)
-    fitted = tuned.ranges.get(kind)
-    if not fitted or tuned.rows < _FEWEST_ROWS or family_of(model.software) != family_of(tuned.software):
-        return NOT_CALIBRATED
+        return Interval(*own)
+    if because := _without_fitted_rows(model, kind):
+        return uncalibrated(because)
+    fitted = tuned.ranges[kind]
     distance = Distance(
         kind=kind,
         owners=len(fitted.owners),
         machine_fitted=model.machine.name in fitted.machines,
         same_software=model.software in fitted.software,
         outside=fitted.outside(case),
+        above_largest=max(0.0, float(np.log2(case.ranks[0] / _largest_fitted()))),
     )
     return error_scale().interval(distance)
+
+
+def _unlike_fitted(model: MachineModel, case: Cases) -> str:
+    """Why no fitted training is like a single case, of the parts that none of them has; empty if they have them all."""
+    if any(float(level.ranks[0]) < float(case.ranks[0]) for level in model.hardware.fabric):
+        return "no training was fitted on a network with oversubscription"
+    if any(link and link.algorithms for link in (model.machine.intra_node, model.machine.inter_node)):
+        return "no training was fitted whose collectives choose from more algorithms than rings and trees"
+    if float(case.offload[0]) or float(case.offloaded_layers[0]):
+        return "no training that offloads to host memory was fitted"
+    if float(case.muon_iterations[0]):
+        return "no training with Muon was fitted"
+    if float(case.quantised[0]):
+        return "no training with 4-bit weights was fitted"
+    if float(case.mlp_adapters[0]) or float((case.adapters * case.experts)[0]):
+        return "adapters were only fitted on attention's matrices of dense decoders"
+    return ""
+
+
+def _without_fitted_rows(model: MachineModel, kind: str) -> str:
+    """Why the constants of a machine say little about a kind of model: they are assumed, of few rows, of other software
+    or of other kinds; empty if they are of enough rows like it."""
+    tuned, device = model.tuned, model.machine.device.name
+    if not tuned.rows:
+        if model.machine.calibration:
+            return "its own constants were fitted to runs of fewer than four jobs"
+        return f"no training on {device} was fitted"
+    if family_of(model.software) != family_of(tuned.software):
+        own, other = (_SOFTWARE.get(family_of(name), name) for name in (model.software, tuned.software))
+        return f"no training with {own} on {device} was fitted, only with {other}"
+    if kind not in tuned.ranges:
+        return f"no training of {_KINDS[kind]} on {device} was fitted"
+    if tuned.rows < _FEWEST_ROWS:
+        return f"the constants were fitted to {tuned.rows} trainings, fewer than {_FEWEST_ROWS}"
+    return ""
+
+
+@cache
+def _largest_fitted() -> float:
+    """Ranks of the largest training that any set of constants was fitted to."""
+    return max(fitted.most["ranks"] for known in constant_sets.known() for fitted in known.ranges.values())
 
 
 def kind_of(case: Cases) -> str:

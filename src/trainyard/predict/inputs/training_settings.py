@@ -128,7 +128,9 @@ def _check(settings: TrainingSettings, framework: str, model: Model | VisionMode
         ("--overlap-dispatch", settings.overlap_dispatch),
     ):
         if is_given and not experts:
-            raise BadInput(f"{flag} applies to mixtures of experts, but {model.name} has no experts.")
+            raise BadInput(
+                f"{flag} applies to mixtures of experts, but {model.name} has no experts.", f"Leave out {flag}."
+            )
     for flag, is_given in (
         ("--recompute-modules", settings.recompute_modules), ("--overlap-dispatch", settings.overlap_dispatch),
     ):  # fmt: skip

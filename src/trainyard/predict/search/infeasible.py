@@ -53,7 +53,7 @@ def explain_indivisible(
     sizes = ", ".join(f"{size:,} {name}" for name, size in divided_sizes.items())
     subject = (
         f"no layout of {counted(wanted.devices, unit[:-1])} divides {sizes}, "
-        f"{model.layers} layers and {wanted.samples:,} samples a step"
+        f"{counted(model.layers, 'layer')} and {counted(wanted.samples, 'sample')} a step"
     )
     message = subject + (f" with {fixed}." if fixed else ".")
     for axis, value in wanted.fixed.items():
@@ -88,7 +88,7 @@ def explain_indivisible(
         if axis == "pp" and wanted.devices % value:
             return message, f"{wanted.devices:,} {unit} % pp {value} = {wanted.devices % value}."
         if axis == "pp" and value > model.layers:
-            return message, f"pp {value} is more than {model.layers} layers."
+            return message, f"pp {value} is more than {counted(model.layers, 'layer')}."
     degrees = {axis: wanted.fixed[axis] for axis in _RANK_AXES if axis in wanted.fixed}
     if wanted.devices % (ranks := prod(degrees.values())):
         product = " x ".join(f"{axis} {value}" for axis, value in degrees.items())

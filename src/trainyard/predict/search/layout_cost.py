@@ -157,6 +157,7 @@ def cost_case(
         low=low,
         high=high,
         calibrated=interval.calibrated,
+        uncalibrated_because=interval.uncalibrated_because,
         memory={part: int(np.ravel(size)[0]) for part, size in memory.items()},
         assumptions=model.tuned.claims,
     )

@@ -253,9 +253,7 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
         dequantise_s = _dequantise_seconds(cases, hardware, tuned)
         elementwise_s = elementwise_s[0] + dequantise_s, elementwise_s[1] + dequantise_s
     tensor_s = _tensor_parallel_seconds(cases, hardware, tuned)
-    matmul = [
-        attention_share * projection_s[direction] + dense_share * mlp_s[direction] for direction in (0, 1)
-    ]
+    matmul = [attention_share * projection_s[direction] + dense_share * mlp_s[direction] for direction in (0, 1)]
     if (cases.modulation_vectors > 0).any():
         modulation_s = products(hardware, tuned, [shapes.modulation_product(cases)], is_low, trained)
         matmul = [matmul[direction] + modulation_s[direction] for direction in (0, 1)]
@@ -269,10 +267,7 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     if (cases.experts > 0).any():
         expert_s = time_experts(cases, hardware, tuned)
         shared_s = products(hardware, tuned, shapes.common_expert_products(cases), is_low, trained)
-        matmul = [
-            matmul[direction] + moe_share * (expert_s[direction] + shared_s[direction])
-            for direction in (0, 1)
-        ]
+        matmul = [matmul[direction] + moe_share * (expert_s[direction] + shared_s[direction]) for direction in (0, 1)]
         routed_tokens = cases.expert_imbalance * shapes.routed_tokens(cases)
         routed_bytes = routed_tokens * shapes.expert_width(cases) * cases.width_bytes
         route = moe_share * (

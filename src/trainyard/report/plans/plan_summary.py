@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainyard.plan import Plan
 from trainyard.predict.economics.step_cost import Bill
-from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
+from trainyard.predict.inputs.prediction_interval import ASSUMED_HIGH, ASSUMED_LOW
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import partition
 from trainyard.report.plans import budget_summary, hetero_tables, pipeline_tables, tied_layouts
@@ -47,8 +47,11 @@ def interval_line(plans: Plans) -> str:
     """The meaning of the prediction interval, in a sentence."""
     if plans.best.plan.calibrated:
         return "Four of five measured steps of such trainings are expected in the interval."
-    low, high, _ = NOT_CALIBRATED
-    return f"The interval is not calibrated: {low:g} to {high:g} times the prediction are assumed."
+    because = plans.best.plan.uncalibrated_because
+    return (
+        f"The interval is not calibrated{because and f', because {because}'}: {ASSUMED_LOW:g} to {ASSUMED_HIGH:g} "
+        "times the prediction are assumed."
+    )
 
 
 def budget_lines(plans: Plans) -> tuple[str, ...]:
@@ -202,7 +205,8 @@ def _layouts(plans: Plans) -> Table:
         rows.append(row + ((per_day * record.bill.days,) if plans.tokens else ()))
     hidden_rows = len(plans.choices) - len(rows)
     # The headline has the stages of the first layout.
-    ends_note = () if _stage_layers(plans, 0) else tables.ends_note([plans.choices[index] for index in shown_rows])
+    shown_records = [plans.choices[index] for index in shown_rows]
+    ends_note = () if _stage_layers(plans, 0) else tables.ends_note(shown_records)
     hidden = f"{hidden_rows} more: --full." if hidden_rows else ""
     first_note = " ".join(filter(None, (hidden, tied_layouts.tie_note(plans))))
     per_rank = f" {_PER_RANK.format(plans.ranks_per_device)}" if plans.ranks_per_device > 1 else ""
@@ -210,7 +214,7 @@ def _layouts(plans: Plans) -> Table:
         title="Layout",
         notes=(
             *((first_note,) if first_note else ()), *tied_layouts.baseline_notes(plans),
-            tables.ABBREVIATIONS + per_rank, *ends_note, _constants(plans),
+            tables.ABBREVIATIONS + per_rank, *ends_note, *tables.experts_note(shown_records), _constants(plans),
         ),
         columns=(
             Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),

@@ -11,7 +11,7 @@ from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.plan import Plan
 from trainyard.predict.economics.failures import Goodput
-from trainyard.predict.inputs.prediction_interval import NOT_CALIBRATED
+from trainyard.predict.inputs.prediction_interval import ASSUMED_HIGH, ASSUMED_LOW
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.search.device_scaling import ScalingPoint
 from trainyard.predict.search.points import LayoutPoint
@@ -66,6 +66,7 @@ def layouts(plans: Plans) -> Table:
             *_unpriced(plans),
             *_powered(plans),
             *ends_note(plans.choices),
+            *experts_note(plans.choices),
             *((_OFFLOADED,) if any(record.plan.job.recipe.offload for record in plans.choices) else ()),
             *(f"Infeasible: {reason}" for reason in _distinct_reasons(plans.refused)[:_REASONS]),
         ),
@@ -80,6 +81,12 @@ def ends_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
     """An explanation of layouts whose first and last pipeline stages have fewer layers, if there are any."""
     is_placed = any(record.plan.job.layout.end_less_layers is not None for record in records)
     return ("ends -1/-2: 1 layer fewer on the first pipeline stage, 2 on the last.",) * is_placed
+
+
+def experts_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
+    """An explanation of expert parallelism, if a layout has it."""
+    has_experts = any(record.plan.job.layout.ep > 1 for record in records)
+    return ("ep: experts are divided over ranks of the other axes; it does not multiply the devices.",) * has_experts
 
 
 def _mfu_note(plans: Plans) -> str:
@@ -103,17 +110,24 @@ def interval_note(plans: Plans) -> str:
     others = sum(not record.plan.calibrated for record in plans.choices)
     if not others:
         return f"{INTERVAL}: four of five measured steps are expected in it."
-    low, high, _ = NOT_CALIBRATED  # bounds of the interval without calibration, as multiples of the prediction
     rows = "such steps" if others == len(plans.choices) else f"{others} of the {len(plans.choices)} layouts"
+    reasons = dict.fromkeys(filter(None, (record.plan.uncalibrated_because for record in plans.choices)))
+    of_first = " (the first of them)" if len(reasons) > 1 else ""
+    because = f", because {next(iter(reasons))}{of_first}" if reasons else ""
     return (
-        f"The {INTERVAL} is not calibrated for {rows}: {low:g} to {high:g} times the prediction are assumed. "
-        "trainyard probe fit calibrates it with runs."
+        f"The {INTERVAL} is not calibrated for {rows}{because}: {ASSUMED_LOW:g} to {ASSUMED_HIGH:g} times the "
+        "prediction are assumed. trainyard probe fit calibrates it with runs."
     )
 
 
 def _distinct_reasons(refused: Sequence[str]) -> list[str]:
     """One entry per distinct reason; entries begin with their layout."""
     return list({reason.partition(": ")[2]: reason for reason in reversed(refused)}.values())[::-1]
+
+
+def describe_samples(samples: int, seq_len: int) -> str:
+    """`256 sequences of 8,192 tokens`."""
+    return f"{units.counted(samples, 'sequence')} of {units.counted(seq_len, 'token')}"
 
 
 def unit_of(job: Job) -> str:

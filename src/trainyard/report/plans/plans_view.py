@@ -38,7 +38,7 @@ def view_of_plans(plans: Plans) -> View:
         f"{layout} · micro-batch {job.recipe.micro_batch_size} · "
         f"activation checkpointing {job.recipe.activation_checkpoint}"
     )
-    batch = f"{job.batch:,} sequences of {job.recipe.seq_len:,} tokens a step · {job.recipe.dtype}"
+    batch = f"{tables.describe_samples(job.batch, job.recipe.seq_len)} a step · {job.recipe.dtype}"
     layouts = hetero_tables.layouts(plans)
     return View(
         title=_title(plans),
@@ -53,7 +53,7 @@ def view_of_plans(plans: Plans) -> View:
         bars=_bars(plans),
         bars_note=(
             f"{recipe}: every nanosecond accounted for, the rows add up to {units.show_ns(ledger.wall_ns)} ns; "
-            "whisker: four of five measured steps"
+            f"whisker: {_interval_words(plans)}"
         ),
         tables=(
             replace(layouts, title="Layouts", notes=layouts.notes[:1]),
@@ -101,7 +101,7 @@ def _figures(plans: Plans) -> list[KeyFigure]:
     unit = tables.unit_of(best.plan.job)
     figures = [
         figure("step", units.show_time(best.plan.ledger.wall_ns),
-               "Predicted; four of five measured steps lie in this interval.", f"{low} to {high}"),
+               f"Predicted, with an interval: {_interval_words(plans)}.", f"{low} to {high}"),
         figure("throughput", units.show_rate(bill.tokens_per_s, f" {unit}/s"), f"{unit.capitalize()} of all devices."),
         KeyFigure(label="MFU", value=f"{100 * bill.mfu:.1f}", unit="%",
                description=f"Model FLOPs a second, over the {bill.peak_dtype} peak.".replace("  ", " ")),
@@ -121,6 +121,15 @@ def _figures(plans: Plans) -> list[KeyFigure]:
     if bill.kwh is not None:
         figures.append(figure("energy", units.show_rate(bill.kwh * 1e3, "Wh"), "With hosts, networks and cooling."))
     return figures
+
+
+def _interval_words(plans: Plans) -> str:
+    """The meaning of the best layout's interval."""
+    plan = plans.best.plan
+    if plan.calibrated:
+        return "four of five measured steps lie in it"
+    because = plan.uncalibrated_because
+    return f"assumed, not calibrated{because and f', because {because}'}"
 
 
 def _bars(plans: Plans) -> tuple[Bar, ...]:

@@ -4,12 +4,12 @@ device count: those come from the command line."""
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
 import msgspec
 
 from trainyard.errors import BadFile, BadInput
+from trainyard.formats import json_objects
 from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.model import Model
@@ -23,8 +23,8 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
     represented, `BadInput` if devices or batch do not divide, or if `arguments` lacks a value that the file does not
     give."""
     try:
-        document = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_reject_duplicates)
-    except (ValueError, RecursionError) as error:
+        document = json_objects.loads(data.decode("utf-8-sig"))
+    except ValueError as error:
         raise BadFile(f"{where}: not JSON: {error}.") from error
     if not isinstance(document, dict):
         raise BadFile(f"{where}: not a DeepSpeed configuration: the top level is not an object.")
@@ -36,16 +36,6 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
         f"{where}: {missing} is not given, and a DeepSpeed file does not contain it.",
         f"trainyard plan check {where} --model MODEL --devices N --seq-len N",
     )
-
-
-def _reject_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Builds a table. Raises `ValueError` for a duplicate key, as DeepSpeed does."""
-    table = dict(pairs)
-    if len(table) != len(pairs):
-        earlier_keys: set[str] = set()
-        duplicate = next(key for key, _ in pairs if key in earlier_keys or earlier_keys.add(key))
-        raise ValueError(f"duplicate key {duplicate!r:.60}")
-    return table
 
 
 class _DeepSpeedReader:

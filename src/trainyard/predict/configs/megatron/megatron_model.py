@@ -13,7 +13,7 @@ from trainyard.errors import BadFile
 from trainyard.model import Model
 from trainyard.predict.configs.config_keys import ConfigKeys
 from trainyard.predict.configs.megatron import megatron_hybrid
-from trainyard.predict.inputs.padded_vocabulary import MEGATRON_DIVISOR, padded_rows
+from trainyard.predict.inputs.padded_vocabulary import MEGATRON_DIVISOR, VocabularyPadding, padded_rows
 
 _VOCAB = 50304
 """GPT-2's padded vocabulary, the default if the arguments give no size."""
@@ -71,13 +71,32 @@ def read(keys: ConfigKeys) -> Model:
 def _vocab(keys: ConfigKeys) -> int:
     """Rows of the vocabulary: padded-vocab-size, or else vocab-size, GPT-2's by default, as Megatron pads it to a
     multiple of make-vocab-size-divisible-by x tp."""
-    divisor = keys.integer("make-vocab-size-divisible-by", MEGATRON_DIVISOR)
-    tp = keys.integer("tensor-model-parallel-size", 1)
+    multiple = _padding(keys).multiple * keys.integer("tensor-model-parallel-size", 1)
     if keys.get("padded-vocab-size") is not None:
         return keys.integer("padded-vocab-size")
     if keys.get("vocab-size") is None:
         keys.approximate("vocab-size", f"predicted with a vocabulary of {_VOCAB:,} tokens")
-    return padded_rows(keys.integer("vocab-size", _VOCAB), divisor * tp)
+    return padded_rows(keys.integer("vocab-size", _VOCAB), multiple)
+
+
+def _padding(keys: ConfigKeys) -> VocabularyPadding:
+    """How the arguments pad the vocabulary."""
+    return VocabularyPadding(keys.integer("make-vocab-size-divisible-by", MEGATRON_DIVISOR), in_model=True)
+
+
+def pad(keys: ConfigKeys, model: Model) -> Model:
+    """The model with the vocabulary that the arguments pad it to."""
+    return _padding(keys).padded_model(model, keys.integer("tensor-model-parallel-size", 1))
+
+
+def padding_notes(keys: ConfigKeys, model: Model | None) -> tuple[str, ...]:
+    """A sentence on the rows that are added to the vocabulary of `model`, or else to that of the arguments; none if
+    there are none."""
+    if model is None and keys.get("padded-vocab-size") is not None:
+        return ()
+    vocab = model.vocab if model else keys.integer("vocab-size", _VOCAB)
+    note = _padding(keys).describe(vocab, keys.integer("tensor-model-parallel-size", 1), "Megatron Core")
+    return (note,) if note else ()
 
 
 def _bias(keys: ConfigKeys) -> Literal["none", "qkv", "all"]:

@@ -112,7 +112,7 @@ class _MegatronReader:
         """The job of the arguments with the stored bytes of weights and state. `model_override`: replaces the model
         that the arguments describe."""
         keys = self.keys
-        model = model_override or megatron_model.read(keys)
+        model = megatron_model.pad(keys, model_override) if model_override else megatron_model.read(keys)
         layout = self._layout(devices, model)
         recipe = self._recipe(layout, model)
         stored_bytes = self._stored_bytes(recipe.dtype)
@@ -130,6 +130,7 @@ class _MegatronReader:
             ignored=ignored,
             approximated=approximated,
             columns=columns,
+            notes=megatron_model.padding_notes(keys, model_override),
         )
 
     def _layout(self, devices: int, model: Model) -> Layout:

@@ -1,0 +1,171 @@
+"""Notes of `trainyard plan`: frameworks that do not run on a device, contexts, padded vocabularies, pods, legends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.refused import missing_values
+from trainyard import machine as machines
+from trainyard.cli.main import answer
+from trainyard.predict.inputs import framework_devices
+from trainyard.predict.inputs.framework_support import FRAMEWORKS
+
+STEP = ("--devices", "8", "--batch", "16", "--seq-len", "128")
+
+
+def plans(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert answer(["plan", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def notes_with(capsys: pytest.CaptureFixture[str], text: str, *words: str) -> list[str]:
+    return [note for note in plans(capsys, *words).get("notes", ()) if text in note]
+
+
+def screen(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert answer(["plan", *words]) == 0
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("framework", "machine", "values"),
+    [
+        ("megatron", "tpu-v5p", ["Megatron Core does not run on Google TPU v5p"]),
+        ("megatron", "trn2", ["NxD Training", "--for torchtitan"]),
+        ("torchtitan", "trn1", ["Trn2", "Trn3", "does not run"]),
+        ("torchtitan", "trn2", ["torchtitan-neuron", "runs on"]),
+        ("deepspeed", "tpu-v6e", ["4676"]),
+        ("trainyard", "trn3", ["Our own runner", "--for torchtitan"]),
+        ("megatron", "h100", []),
+        ("torchtitan", "mi300x", []),
+    ],
+)
+def test_a_framework_that_does_not_run_on_the_device_is_noted(
+    framework: str, machine: str, values: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    notes = notes_with(capsys, "run", "tiny", "--machine", machine, "--for", framework, *STEP)
+    assert len(notes) == bool(values)
+    assert missing_values("".join(notes), *values) == []
+
+
+def test_every_exception_names_a_known_framework_and_machine() -> None:
+    vendors = {machines.load(name).device.vendor for name in machines.known()} | {"cpu"}
+    for known in framework_devices.known():
+        assert known.framework in FRAMEWORKS
+        assert known.vendor in vendors
+        assert known.instead in ("", *FRAMEWORKS)
+        assert known.source
+        for name in known.machines:
+            machine = machines.load(name)
+            assert machine.device.vendor == known.vendor
+            # the framework that is named instead runs there
+            assert not known.instead or (framework_devices.find(known.instead, machine) or known).runs
+
+
+def test_sequences_beyond_the_context_are_noted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    words = ("--machine", "h100", "--devices", "8", "--batch", "8")
+    assert not notes_with(capsys, "context", "gpt2-xl", *words, "--seq-len", "1024")
+    (note,) = notes_with(capsys, "context", "gpt2-xl", *words, "--seq-len", "2048")
+    assert missing_values(note, "2,048 tokens", "1,024 tokens", "embedding of positions") == []
+    config = tmp_path / "config.json"
+    keys = {
+        "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "vocab_size": 256, "max_position_embeddings": 100,
+    }  # fmt: skip
+    config.write_text(json.dumps(keys))
+    (note,) = notes_with(capsys, "context", str(config), *words, "--seq-len", "128")
+    assert missing_values(note, "128 tokens", "100 tokens", "max_position_embeddings", str(config)) == []
+    config.write_text(json.dumps(keys | {"max_position_embeddings": 128}))
+    assert not notes_with(capsys, "context", str(config), *words, "--seq-len", "128")
+
+
+ARGUMENTS = (
+    "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 128 --max-position-embeddings 128 "
+    "--micro-batch-size 1 --global-batch-size 16 --tensor-model-parallel-size 2 --bf16 --use-flash-attn "
+    "--attention-dropout 0 --hidden-dropout 0 "
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "model", "values"),
+    [
+        ("--vocab-size 1001", None, ["1,001", "1,024", "128 x tp 2"]),
+        ("--vocab-size 1001 --make-vocab-size-divisible-by 3", None, ["1,001", "1,002", "3 x tp 2"]),
+        ("--vocab-size 1024", None, []),
+        ("--padded-vocab-size 1030", None, []),
+        ("--make-vocab-size-divisible-by 100", "tiny", ["256", "400", "100 x tp 2"]),
+    ],
+)
+def test_a_checked_file_pads_the_vocabulary_as_it_says(
+    arguments: str, model: str | None, values: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "args.txt"
+    file.write_text(ARGUMENTS + arguments)
+    chosen = ("--model", model) if model else ()
+    document = plans(capsys, "check", str(file), *chosen, "--machine", "h100", "--devices", "8")
+    notes = [note for note in document.get("notes", ()) if "vocabulary" in note]
+    assert len(notes) == bool(values)
+    assert missing_values("".join(notes), *values) == []
+    if values:
+        assert f"{document['choices'][0]['plan']['job']['model']['vocab']:,}" == values[1]
+
+
+def test_oversubscription_without_effect_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("tiny", "--machine", "h100", "--devices", "16", "--batch", "16", "--seq-len", "128")
+    for nodes in (2, 4):
+        flags = ("--oversubscription", "4", "--pod-nodes", str(nodes))
+        assert notes_with(capsys, "no effect", *words, *flags)
+    more = ("tiny", "--machine", "h100", "--devices", "32", "--batch", "32", "--seq-len", "128")
+    assert not notes_with(capsys, "no effect", *more, "--oversubscription", "4", "--pod-nodes", "2")
+    # Without effect on the step, without effect on its interval.
+    words = (
+        "llama3-8b",
+        "--machine",
+        "h100",
+        "--devices",
+        "16",
+        "--batch",
+        "16",
+        "--seq-len",
+        "4096",
+        "--for",
+        "megatron",
+    )
+    for nodes in (1, 2):
+        flags = ("--oversubscription", "4", "--pod-nodes", "2") if nodes == 2 else ()
+        assert plans(capsys, *words, *flags)["choices"][0]["plan"]["calibrated"]
+
+
+def test_one_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    text = screen(capsys, "tiny", "--machine", "h100", "--devices", "1", "--batch", "1", "--seq-len", "1")
+    assert "1 sequence of 1 token per step" in text
+
+
+def test_legend_explains_expert_parallelism(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("mixtral-8x7b", "--machine", "h100", "--devices", "64", "--batch", "128", "--seq-len", "4096", "--for",
+             "megatron")  # fmt: skip
+    for ep, has_note in ((8, True), (1, False)):
+        for full in ((), ("--full",)):
+            assert ("ep: experts" in screen(capsys, *words, "--fix", f"ep={ep}", *full)) == has_note
+
+
+def test_a_long_training_names_other_frameworks(capsys: pytest.CaptureFixture[str]) -> None:
+    words = (
+        "llama3-8b",
+        "--machine",
+        "h100",
+        "--devices",
+        "64",
+        "--batch",
+        "256",
+        "--seq-len",
+        "8192",
+        "--tokens",
+        "1e12",
+    )
+    assert notes_with(capsys, "--for megatron", *words)
+    assert not notes_with(capsys, "--for megatron", *words, "--for", "megatron")
