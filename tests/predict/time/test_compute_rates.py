@@ -103,3 +103,17 @@ def test_layer_of_small_experts_waits_for_the_host() -> None:
         layer.layer(small, where, tuned), (tuned.host_forward_s, tuned.host_backward_s), strict=True
     ):
         assert float(phase.seconds[0]) == pytest.approx(host_s + tuned.host_experts_s)
+
+
+@given(
+    st.sampled_from([1, 2, 4, 8]), st.integers(0, 2), st.sampled_from([0, 16]), st.sampled_from([0, 16]),
+    st.sampled_from([0, 1]),
+)  # fmt: skip
+def test_only_the_adapters_of_a_frozen_model_can_be_slower_than_training_it(
+    tp: int, checkpoint: int, attention_rank: int, mlp_rank: int, low_precision: int
+) -> None:
+    where = hardware.of_machine(H100, "bfloat16", "float8")
+    columns = {"tp": tp, "dp_shard": 8 // tp, "activation_checkpoint": checkpoint, "low_precision": low_precision}
+    whole = replace(DECODER, **{name: cases.column(value) for name, value in columns.items()})
+    frozen = replace(whole, adapters=cases.column(attention_rank), mlp_adapters=cases.column(mlp_rank))
+    assert seconds(frozen, where, Constants(adapted=1e-9)) <= seconds(whole, where) * (1 + 1e-9)

@@ -20,8 +20,8 @@ from trainyard.predict.inputs.constants import Constants
 _HOP_S = ("intra_node_s", "inter_node_s")
 """Constants: seconds of a hop, which the cost model uses in place of the latencies of the machine file."""
 _HOST_S = (
-    "kernel_s", "host_forward_s", "host_backward_s", "host_experts_s", "host_collective_s", "host_plain_s", "microbatch_s",
-    "step_s",
+    "kernel_s", "host_forward_s", "host_backward_s", "host_experts_s", "host_collective_s", "host_plain_s",
+    "microbatch_s", "step_s",
 )  # fmt: skip
 """Constants: seconds of the host and of launches, in a step, a micro-batch, a layer, a collective or a kernel."""
 _LEAST_FACTOR, _MOST_FACTOR = 0.01, 100.0
