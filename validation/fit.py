@@ -46,7 +46,8 @@ PRIOR = 0.2
 went to their limit of 1, and the rows fitted to were predicted no better."""
 _CERTAINTY = {"matmul": 0.5, "grouped": 2.0, "adapted": 2.0, "host_experts_s": 4.0}
 """Factor of the prior's standard deviation. Large 16-bit products attain nearly the same share of the peak under all
-software, and few rows of mixtures of experts separate them from grouped products, whose share differs by library."""
+software, and few rows of mixtures of experts separate them from grouped products, whose share differs by library, as do
+the operations of adapters and the host's time for experts."""
 _GAIN = 1e-5
 """Relative decrease of the cost below which the fit ends."""
 _ITERATIONS_FROM_START = 3
@@ -68,10 +69,17 @@ _UNSEEN = {
 """Constants that cannot be fitted if no row depends on them, by the kind of row that is then missing or alone."""
 
 
+_ATTENTION_HOPPER = {"attention": 0.6}
+"""FlashAttention-3 on H100, head size 128: 590 to 621 TFLOP/s of 989 from 4,096 tokens (pytorch/benchmark, pull request
+2391)."""
+
+
 class Fit(NamedTuple):
     """A set of constants: the rows of these devices and of this software, or of `also`. `parent`: the set whose
-    constants are the centre of the prior; if empty, these are the assumed ones. `prior`: standard deviation of a
-    constant's logarithm around that; wider for a set whose hundreds of rows identify its constants."""
+    constants are the centre of the prior; if empty, these are the assumed ones. `products`: the set whose `matmul` is
+    its centre instead; `kernels`: constants whose centre was measured in kernels alone. `prior`: standard deviation of
+    a constant's logarithm around its centre; wider for a set whose hundreds of rows identify its constants, and for
+    devices of which no product was measured."""
 
     name: str
     description: str
@@ -98,7 +106,7 @@ FITS = (
     Fit("hopper-fsdp", "Sharded data parallelism on H100, eager, with fused attention.", HOPPER, "fsdp",
         parent="ampere-fsdp"),
     Fit("hopper-megatron", "Megatron Core on Hopper.", HOPPER, "megatron", also=("megatron-25",),
-        products="hopper-fsdp", kernels={"attention": 0.6}),
+        products="hopper-fsdp", kernels=_ATTENTION_HOPPER),
     Fit("blackwell-megatron-25", "Megatron Core on Blackwell, before June 2026.", BLACKWELL, "megatron-25",
         parent="hopper-megatron"),
     Fit("blackwell-megatron", "Megatron Core on Blackwell, since June 2026.", BLACKWELL, "megatron",
@@ -107,7 +115,7 @@ FITS = (
     Fit("cdna3-1000w", "Megatron and sharded data parallelism on MI325X.", ("mi325x",), "megatron", parent="cdna3",
         also=("fsdp",)),
     Fit("trainium", "Neuron's libraries on Trainium1, taken for its successors too.", ("trn1", "trn2", "trn3"),
-        "megatron"),
+        "megatron", prior=0.4),
 )  # fmt: skip
 
 

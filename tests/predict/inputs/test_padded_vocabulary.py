@@ -51,8 +51,9 @@ def test_padding_of_no_rows() -> None:
 
 def test_odd_vocabulary_on_devices_of_two_ranks(capsys: pytest.CaptureFixture[str]) -> None:
     plans = planned(capsys, "gpt3-175b", "--machine", "trn1", "--devices", "512", *STEP)
-    (note,) = plans["notes"]  # type: ignore[misc]
-    assert missing_values(note, "50,257", "50,260") == []
+    notes = [note for note in plans["notes"] if "50,257" in note]  # type: ignore[union-attr]
+    assert len(notes) == 1
+    assert missing_values(notes[0], "50,260") == []
 
 
 @pytest.mark.parametrize(

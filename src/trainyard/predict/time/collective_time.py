@@ -420,11 +420,12 @@ def send(
     oversubscription; all R, if the receivers are on other rails of a network without PXN."""
     is_same_node = stride < hardware.per_node
     job_ranks = hardware.per_node if span is None else span
-    peer = torus_time.send_rate(hardware.torus, stride, job_ranks) if hardware.torus else hardware.peer
+    distance = np.where(np.isfinite(stride), stride, hardware.per_node)  # infinite: in another node
+    peer = torus_time.send_rate(hardware.torus, distance, job_ranks) if hardware.torus else hardware.peer
     inside_s = size_bytes / (peer * tuned.intra_node) + tuned.intra_node_s
     wire_s = size_bytes / (hardware.inter_node * tuned.inter_node)
     between_s, latency_s = wire_s, np.full(1, tuned.inter_node_s)
-    changes_rail = np.mod(np.where(np.isfinite(stride), stride, 0.0), hardware.per_node) != 0
+    changes_rail = np.mod(distance, hardware.per_node) != 0
     if _has_rails(hardware, "forwarded"):
         between_s = np.where(changes_rail, np.maximum(between_s, size_bytes / (peer * tuned.intra_node)), between_s)
         latency_s = latency_s + np.where(changes_rail, tuned.intra_node_s, 0.0)
