@@ -34,6 +34,7 @@ _DRAM_BANDWIDTH = Range(
 )
 _SRAM_BANDWIDTH = Range("memory bandwidth", 1e6, 1e17, "bytes/s", "21e15 bytes/s of the SRAM of a wafer (WSE-3)")
 _PEAK = Range("peak", 1e6, 1e19, "FLOP/s", "1.25e17 FLOP/s of a wafer (WSE-3)")
+_SUSTAINED = _PEAK._replace(quantity="sustained rate")
 _POWER = Range("power", 0.1, 1e6, "W", "1,400 W of a GB300, 23,000 W of a wafer (WSE-3)")
 _LINK_BANDWIDTH = Range("bandwidth", 1e3, 1e15, "bytes/s", "1.28e12 bytes/s of NeuronLink in a Trainium3")
 _LATENCY = Range("latency", 0.0, 1.0, "s", "about 1e-5 s between nodes")
@@ -220,7 +221,7 @@ def _check_sustained(owner: str, sustained: Mapping[str, Claim], peaks: Mapping[
     """Raises `BadInput` for a sustained rate without a peak of the same dtype, or above it. Both: by dtype, in
     FLOP/s."""
     for dtype, claim in sustained.items():
-        _check_range(owner, claim, _PEAK)
+        _check_range(owner, claim, _SUSTAINED)
         if dtype not in peaks:
             raise BadInput(
                 f"{owner} has a sustained rate of {claim.value:g} FLOP/s in {dtype}, but no peak in {dtype}.",

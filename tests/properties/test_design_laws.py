@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.properties.test_planner_laws import MACHINES, MODELS, wanted
@@ -68,6 +68,8 @@ def test_larger_node_is_slower_by_its_longer_ring_at_most(
     model: Model, name: str, framework: str, factor: float
 ) -> None:
     search = Search(model, name, framework)
+    # In a longer torus, a group of as many ranks no longer goes around an axis, and has a line in place of a ring.
+    assume(search.machine.intra_node.torus is None)
     assert search.ns({"node-size": factor}) <= search.ns({}) * LONGER_RING
 
 

@@ -214,6 +214,11 @@ def _search(
         notes.append("Experts are assumed to get as many tokens each; if not: --expert-imbalance RATIO.")
     is_padded_in_file = configured_cost is not None and framework == "megatron"  # the reader has a note
     notes += [
+        *(
+            [f"All layouts have {', '.join(given_options(options.training))}."]
+            if given_options(options.training)
+            else ()
+        ),
         *input_notes(request, wanted, framework, [machine]),
         *(budget_notes(framework, machine, options.tokens) if not check else ()),
         *(_vocabulary_notes(request.model, best.plan.job, runner) if not is_padded_in_file else ()),

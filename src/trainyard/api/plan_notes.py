@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainyard import units, words
 from trainyard.api.plan_request import PlanRequest
 from trainyard.machine import Machine
 from trainyard.model import Model
-from trainyard.predict.inputs import framework_devices
+from trainyard.predict.inputs import constant_sets, framework_devices
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
 
@@ -18,6 +19,18 @@ def input_notes(request: PlanRequest, wanted: PlannerInput, framework: str, mach
     notes = [*request.notes, *_context_notes(request, wanted.seq_len)]
     for machine in machines:
         notes += framework_devices.describe(framework, FRAMEWORKS[framework].display_name, machine)
+        notes += _rate_notes(machine, FRAMEWORKS[framework].software)
+    return notes
+
+
+def _rate_notes(machine: Machine, software: str) -> list[str]:
+    """A sentence for each sustained rate of the machine file, next to the fitted one that it replaces."""
+    tuned, notes = constant_sets.choose(machine, software).values(), []
+    for dtype, claim in machine.device.sustained.items():
+        share = tuned.low_matmul if words.DTYPES[dtype] < 2 else tuned.matmul
+        fitted = units.show_rate(machine.device.peak[dtype].value * share, "FLOP/s", 2)
+        rate = units.show_rate(claim.value, "FLOP/s", 2)
+        notes.append(f"Products in {dtype} attain {rate} ({claim.source}), in place of the fitted {fitted}.")
     return notes
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.refused import missing_values
 from trainyard import machine as machines
 from trainyard.cli.main import answer
-from trainyard.predict.inputs import framework_devices
+from trainyard.predict.inputs import constant_sets, framework_devices
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 
 STEP = ("--devices", "8", "--batch", "16", "--seq-len", "128")
@@ -169,3 +169,42 @@ def test_a_long_training_names_other_frameworks(capsys: pytest.CaptureFixture[st
     )
     assert notes_with(capsys, "--for megatron", *words)
     assert not notes_with(capsys, "--for megatron", *words, "--for", "megatron")
+
+
+def test_sustained_rates_are_noted_with_the_rates_that_they_replace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "own.toml"
+    rates = '\n[device.sustained]\nbfloat16 = { value = 6e14, unit = "FLOP/s", source = "ten minutes" }\n'
+    file.write_text(machines.known()["h100"].read_text("utf-8") + rates, "utf-8")
+    (note,) = notes_with(capsys, "600.00 TFLOP/s", "tiny", "--machine", str(file), "--for", "megatron", *STEP)
+    matmul = constant_sets.choose(machines.load("h100"), "megatron").values().matmul
+    fitted = f"{machines.load('h100').device.peak['bfloat16'].value * matmul / 1e12:.2f} TFLOP/s"
+    assert missing_values(note, "bfloat16", "ten minutes", fitted) == []
+
+
+def test_settings_of_all_layouts_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--for", "megatron", "--chunked-loss", "--moments-dtype", "bfloat16")
+    assert len(notes_with(capsys, "--moments-dtype, --chunked-loss", "tiny", "--machine", "h100", *options, *STEP)) == 1
+    assert notes_with(capsys, "All layouts have", "tiny", "--machine", "h100", *STEP) == []
+
+
+def test_the_screen_names_the_framework(capsys: pytest.CaptureFixture[str]) -> None:
+    for framework in ("trainyard", "torchtitan"):
+        assert f"Framework: {framework}." in screen(capsys, "tiny", "--machine", "h100", "--for", framework, *STEP)
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["gpt3-175b", "--machine", "trn2", "--devices", "512", "--batch", "1536", "--seq-len", "2048"],
+         ["Trainium2", "trn1"]),
+        (["mixtral-8x7b", "--machine", "h100", "--devices", "512", "--batch", "1024", "--seq-len", "4096",
+          "--for", "torchtitan"], ["experts", "FSDP", "h100"]),
+    ],
+)  # fmt: skip
+def test_the_reason_names_the_machines_and_the_software_of_the_constants(
+    words: list[str], values: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = plans(capsys, *words)["choices"][0]["plan"]["uncalibrated_because"]
+    assert missing_values(reason, *values) == []

@@ -86,7 +86,7 @@ def test_adapters_need_less_memory_with_model_parallelism(
     job = job_of(LLAMA_70B, recipe, **layout)
     sft, lora = (cost(settings_of(method, rank, targets), job, "megatron") for method in ("sft", "lora"))
     assert lora.reserved < sft.reserved
-    assert wall(lora) < wall(sft) * (1.0 if targets == "attention" else 1.08)
+    assert wall(lora) < wall(sft) * (1.0 if targets == "attention" else 1.05)
 
 
 @settings(deadline=None)

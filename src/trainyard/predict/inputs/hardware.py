@@ -59,6 +59,9 @@ class RankHardware:
     """FLOP/s that large matrix products in the compute dtype attain over whole steps; 0 if not measured."""
     low_peak: Column
     """FLOP/s of the matrix products of layers, if they run below the compute dtype."""
+    low_sustained: Column
+    """FLOP/s that large matrix products of layers attain over whole steps below the compute dtype; 0 if not
+    measured."""
     memory: Column
     """Bytes of the device's memory."""
     bandwidth: Column
@@ -135,6 +138,12 @@ def _peak_flops(machine: Machine, dtype: str) -> float:
     return peaks[dtype].value
 
 
+def _sustained_flops(machine: Machine, dtype: str) -> float:
+    """Rate of large products over whole steps in FLOP/s; 0 if it was not measured."""
+    claim = machine.device.sustained.get(dtype)
+    return claim.value if claim else 0.0
+
+
 def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardware:
     """Columns of shape (1,) of `machine`, per rank. `dtype`: the compute dtype; `low_dtype`: dtype of the matrix
     products of layers, if another. Raises `UnknownName` without a peak for one of them."""
@@ -143,8 +152,9 @@ def of_machine(machine: Machine, dtype: str, low_dtype: str = "") -> RankHardwar
     host, ranks = machine.host, machine.ranks_per_node
     columns = RankHardware(
         peak=column(_peak_flops(machine, dtype) * device_share),
-        sustained=column(sustained.value * device_share if (sustained := machine.device.sustained.get(dtype)) else 0.0),
+        sustained=column(_sustained_flops(machine, dtype) * device_share),
         low_peak=column(_peak_flops(machine, low_dtype or dtype) * device_share),
+        low_sustained=column(_sustained_flops(machine, low_dtype) * device_share),
         memory=column(machine.rank_memory),
         bandwidth=column(machine.device.bandwidth.value * device_share),
         intra_node=column(machine.intra_node.bandwidth.value * device_share),

@@ -140,7 +140,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 _KINDS = {
-    "hybrid": "models with state-space layers", "pictures": "image models", "adapters": "trainings of adapters",
+    "hybrid": "models with state-space layers", "pictures": "image models", "adapters": "adapters",
     "experts": "mixtures of experts", "dense": "dense decoders",
 }  # fmt: skip
 """Kind of model -> its trainings, in words."""
@@ -197,13 +197,18 @@ def _without_fitted_rows(model: MachineModel, kind: str) -> str:
         if model.machine.calibration:
             return "its own constants were fitted to runs of fewer than four jobs"
         return f"no training on {device} was fitted"
+    machines = sorted({name for fitted in tuned.ranges.values() for name in fitted.machines})
+    own, other = (_SOFTWARE.get(family_of(name), name) for name in (model.software, tuned.software))
     if family_of(model.software) != family_of(tuned.software):
-        own, other = (_SOFTWARE.get(family_of(name), name) for name in (model.software, tuned.software))
+        if model.machine.name not in machines:
+            return f"no training on {device} was fitted: the constants are those of {', '.join(machines)} with {other}"
         return f"no training with {own} on {device} was fitted, only with {other}"
     if kind not in tuned.ranges:
-        return f"no training of {_KINDS[kind]} on {device} was fitted"
+        return f"no training of {_KINDS[kind]} with {own} was fitted on {', '.join(machines)}"
     if tuned.rows < _FEWEST_ROWS:
-        return f"the constants were fitted to {tuned.rows} trainings, fewer than {_FEWEST_ROWS}"
+        return (
+            f"the constants were fitted to {tuned.rows} trainings on {', '.join(machines)}, fewer than {_FEWEST_ROWS}"
+        )
     return ""
 
 

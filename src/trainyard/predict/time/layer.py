@@ -92,11 +92,11 @@ def product(
     are much larger. `is_low`: 1 if it runs below 16 bits; None: it never does. `rate_share`: fraction of the usual rate
     that it attains."""
     rows, columns, depth = (np.maximum(size, _LEAST_SIZE) for size in matmul[:3])
-    if is_low is None:
-        peak_rate = hardware.peak * tuned.matmul
-    else:
-        peak_rate = np.where(is_low > 0, hardware.low_peak * tuned.low_matmul, hardware.peak * tuned.matmul)
-    peak_rate = peak_rate * clock_ratio(hardware, tuned)
+    peak_rate = hardware.peak * tuned.matmul * clock_ratio(hardware, tuned)
+    if is_low is not None:
+        low_rate = hardware.low_peak * tuned.low_matmul * clock_ratio(hardware, tuned)
+        low_rate = np.where(hardware.low_sustained > 0, hardware.low_sustained, low_rate)
+        peak_rate = np.where(is_low > 0, low_rate, peak_rate)
     attained_flops = (
         peak_rate * rate_share / ((1 + tuned.rows / rows) * (1 + tuned.columns / columns) * (1 + tuned.depth / depth))
     )
@@ -138,10 +138,9 @@ def products(
 def _add_adapters(
     hardware: RankHardware, tuned: Constants, frozen_s: tuple[Column, Column], adapters: list[Product]
 ) -> tuple[Column, Column]:
-    """(forward, backward) seconds of frozen products, `frozen_s`, with their adapters, which compute in 16 bits. The
-    operations between the products (dropout, scaling, sums) take time in proportion to these."""
+    """(forward, backward) seconds of frozen products, `frozen_s`, with their adapters, which compute in 16 bits."""
     adapter_s = products(hardware, tuned, adapters, np.zeros(1), np.ones(1))
-    return frozen_s[0] + tuned.adapted * adapter_s[0], frozen_s[1] + tuned.adapted * adapter_s[1]
+    return frozen_s[0] + adapter_s[0], frozen_s[1] + adapter_s[1]
 
 
 def _dequantise_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) -> Column:
@@ -246,6 +245,7 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     if (trained == 0).any():
         projection_s = _add_adapters(hardware, tuned, projection_s, shapes.attention_adapter_products(cases))
         mlp_s = _add_adapters(hardware, tuned, mlp_s, shapes.mlp_adapter_products(cases))
+    adapter_slowdown = np.where(trained > 0, 1.0, tuned.adapted)
     attention_s = attention(cases, hardware, tuned)
     context_s = attention_share * _context_parallel_seconds(cases, hardware, tuned)
     elementwise_s = _elementwise_seconds(cases, hardware, tuned)
@@ -253,7 +253,10 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
         dequantise_s = _dequantise_seconds(cases, hardware, tuned)
         elementwise_s = elementwise_s[0] + dequantise_s, elementwise_s[1] + dequantise_s
     tensor_s = _tensor_parallel_seconds(cases, hardware, tuned)
-    matmul = [attention_share * projection_s[direction] + dense_share * mlp_s[direction] for direction in (0, 1)]
+    matmul = [
+        adapter_slowdown * (attention_share * projection_s[direction] + dense_share * mlp_s[direction])
+        for direction in (0, 1)
+    ]
     if (cases.modulation_vectors > 0).any():
         modulation_s = products(hardware, tuned, [shapes.modulation_product(cases)], is_low, trained)
         matmul = [matmul[direction] + modulation_s[direction] for direction in (0, 1)]
@@ -261,13 +264,16 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
     dispatch = route
     if (space_share > 0).any():
         space_s = products(hardware, tuned, shapes.space_products(cases), is_low, trained)
-        matmul = [matmul[direction] + space_share * space_s[direction] for direction in (0, 1)]
+        matmul = [matmul[direction] + adapter_slowdown * space_share * space_s[direction] for direction in (0, 1)]
         scan = state_space.scan(cases, hardware, tuned)
         context_s = context_s + space_share * state_space.context_exchange_seconds(cases, hardware, tuned)
     if (cases.experts > 0).any():
         expert_s = time_experts(cases, hardware, tuned)
         shared_s = products(hardware, tuned, shapes.common_expert_products(cases), is_low, trained)
-        matmul = [matmul[direction] + moe_share * (expert_s[direction] + shared_s[direction]) for direction in (0, 1)]
+        matmul = [
+            matmul[direction] + adapter_slowdown * moe_share * (expert_s[direction] + shared_s[direction])
+            for direction in (0, 1)
+        ]
         routed_tokens = cases.expert_imbalance * shapes.routed_tokens(cases)
         routed_bytes = routed_tokens * shapes.expert_width(cases) * cases.width_bytes
         route = moe_share * (

@@ -237,9 +237,11 @@ def _shown_rows(plans: Plans, max_rows: int) -> list[int]:
 
 
 def _constants(plans: Plans) -> str:
-    """A sentence on the constants of the prediction: their name, and whether they were fitted to measurements."""
+    """Sentences on the framework and on the constants of the prediction: their name, and whether they were fitted."""
     tuned = plans.constants
-    return f"Constants: {tuned.name}, " + (f"fitted to {tuned.rows} measurements." if tuned.rows else tuned.description)
+    origin = f"fitted to {tuned.rows} measurements." if tuned.rows else tuned.description
+    framework = f"Framework: {plans.framework}. " if plans.framework else ""
+    return f"{framework}Constants: {tuned.name}, {origin}"
 
 
 def _ledger(plans: Plans) -> Table:
