@@ -11,8 +11,8 @@ import gzip
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from math import gcd, isfinite, prod
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from trainyard import machine as machines
 from trainyard.errors import BadFile
-from trainyard.machine import Machine
+from trainyard.machine import Claim, Machine
 from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.economics import step_cost
@@ -44,7 +44,8 @@ COLUMNS = (
 class Row:
     """One configuration. `columns`: the arguments of `cases.build`, empty if the configuration is unsupported for
     `reason`; `seconds`: of a step, 0 if only memory was measured; `peak_bytes`: of memory, 0 if not measured;
-    `possibilities`: values of columns that the source leaves open, one of which `columns` has."""
+    `possibilities`: values of columns that the source leaves open, one of which `columns` has; `sustained`: rates of
+    products that the source measured on its machine, by dtype."""
 
     id: str
     source: str
@@ -60,6 +61,7 @@ class Row:
     notes: str
     reason: str = ""
     possibilities: tuple[dict[str, float], ...] = ()
+    sustained: Mapping[str, Claim] = field(default_factory=dict)
 
     @property
     def owner(self) -> str:
@@ -197,7 +199,7 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
         id=name, source=origin.name, accelerator=values["accelerator"], kind=_kind(columns),
         machine=machine, software=origin.software or _software(values, columns, notes), precision=low, columns=columns,
         fabric=_fabric(notes, machine), seconds=seconds, peak_bytes=peak * unit, notes=notes, reason=reason,
-        possibilities=possibilities,
+        possibilities=possibilities, sustained=origin.sustained.get(machine, {}),
     )  # fmt: skip
 
 
@@ -519,8 +521,7 @@ def _fabric(notes: str, machine: str) -> float:
 def machine_of(row: Row) -> Machine:
     """The machine of a row, with the rates of products that its source measured."""
     machine = machines.load(row.machine)
-    sustained = source(row.source).sustained.get(row.machine)
-    return replace(machine, device=replace(machine.device, sustained=sustained)) if sustained else machine
+    return replace(machine, device=replace(machine.device, sustained=dict(row.sustained)))
 
 
 def precision_of(precision: str, machine: Machine) -> tuple[str, str]:

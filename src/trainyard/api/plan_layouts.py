@@ -11,10 +11,11 @@ import msgspec
 
 from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
-from trainyard.api.fabric_options import Fabric, describe_network, refuse_for_parts, with_fabric
+from trainyard.api.fabric_options import Fabric, refuse_for_parts, with_fabric
 from trainyard.api.fine_tune import FineTune, read_fine_tuning
+from trainyard.api.network_notes import describe_network
 from trainyard.api.plan_hetero import plan_hetero
-from trainyard.api.plan_notes import budget_notes, input_notes
+from trainyard.api.plan_notes import budget_notes, input_notes, setting_notes
 from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
 from trainyard.api.run_costs import RunCosts, read_budget
 from trainyard.api.training_options import TrainingOptions, given_options, read_training
@@ -79,10 +80,9 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     if "," not in options.machine:
         return plan_on(load_machine(options.machine) if options.machine else None, model, framework, options)
     refuse_for_parts(options.fabric, options.machine)
-    if given_options(options.training):
+    if flags := given_options(options.training):
         raise BadInput(
-            f"{', '.join(given_options(options.training))}: predicted for machines of one kind, but --machine "
-            f"{options.machine} has several.",
+            f"{', '.join(flags)}: predicted for machines of one kind, but --machine {options.machine} has several.",
             "Pass one machine, or leave out these options.",
         )
     request = read_request(model, None, options.devices, options.seq_len)
@@ -214,11 +214,7 @@ def _search(
         notes.append("Experts are assumed to get as many tokens each; if not: --expert-imbalance RATIO.")
     is_padded_in_file = configured_cost is not None and framework == "megatron"  # the reader has a note
     notes += [
-        *(
-            [f"All layouts have {', '.join(given_options(options.training))}."]
-            if given_options(options.training)
-            else ()
-        ),
+        *setting_notes(options.training),
         *input_notes(request, wanted, framework, [machine]),
         *(budget_notes(framework, machine, options.tokens) if not check else ()),
         *(_vocabulary_notes(request.model, best.plan.job, runner) if not is_padded_in_file else ()),

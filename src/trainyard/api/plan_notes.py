@@ -1,5 +1,5 @@
-"""Sentences on a plan's inputs: a framework that does not run on the devices, and a sequence beyond the model's
-context."""
+"""Sentences on a plan's inputs: settings, frameworks that do not run on the devices, sequences beyond the model's
+context, sustained rates, and budgets."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from trainyard import units, words
 from trainyard.api.plan_request import PlanRequest
+from trainyard.api.training_options import TrainingOptions, given_options
 from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.inputs import constant_sets, framework_devices
@@ -21,6 +22,12 @@ def input_notes(request: PlanRequest, wanted: PlannerInput, framework: str, mach
         notes += framework_devices.describe(framework, FRAMEWORKS[framework].display_name, machine)
         notes += _rate_notes(machine, FRAMEWORKS[framework].software)
     return notes
+
+
+def setting_notes(training: TrainingOptions) -> list[str]:
+    """A sentence on the settings that all layouts have; none if they are the defaults."""
+    flags = given_options(training)
+    return [f"All layouts have {', '.join(flags)}."] if flags else []
 
 
 def _rate_notes(machine: Machine, software: str) -> list[str]:

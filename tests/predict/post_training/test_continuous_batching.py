@@ -88,7 +88,7 @@ def test_all_tokens_are_generated(queue: Queue) -> None:
 def test_tail_is_the_time_with_few_requests() -> None:
     queue = Queue([2, 2, 2, 2, 10], 5, 60)
     simulated = simulate(np.array(queue.lengths), PROMPT, cost_of(queue, cached_token_s=0.0))
-    assert simulated.tail_s() == pytest.approx(8 * 1.5)  # one of five requests runs alone
+    assert simulated.tail_s == pytest.approx(8 * 1.5)  # one of five requests runs alone
 
 
 def test_a_request_larger_than_the_cache_is_refused() -> None:

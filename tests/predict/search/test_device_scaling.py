@@ -34,7 +34,7 @@ from trainyard.predict.inputs.machine_model import ReferencePeak
 from trainyard.predict.search.device_scaling import MIN_GAIN_PER_DOUBLING, ScalingPoint, scaling, summarize
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest, search
-from trainyard.predict.search.search_space import build
+from trainyard.predict.search.search_space import enumerate_layouts, of_layouts
 from trainyard.workloads.ops import transformer_ops
 
 DENSE = Model(layers=4, hidden_size=64, ffn_hidden_size=192, heads=8, kv_heads=4, head_dim=8, vocab=512)
@@ -170,8 +170,10 @@ def test_fixing_an_axis_is_never_faster(axis: str) -> None:
 def test_the_fastest_of_all_layouts_recomputes_least(framework: str, name: str, devices: int) -> None:
     model = read_request(name, None, None, None).model
     wanted = PlannerInput(model, devices, 8, 64, 4096)
+    layouts = enumerate_layouts(wanted, H100, FRAMEWORKS[framework])
     every, least = (
-        build(wanted, H100, FRAMEWORKS[framework], only_fastest=only_fastest) for only_fastest in (False, True)
+        of_layouts(wanted, layouts, H100, FRAMEWORKS[framework], only_fastest=only_fastest)
+        for only_fastest in (False, True)
     )
     assert 0 < len(least.fits) <= len(every.fits)
     fastest_of_all, fastest_of_least = (next(iter(space.by_time())) for space in (every, least))

@@ -19,7 +19,7 @@ from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.search import narrow_search, search_space
 from trainyard.predict.search.search import search
-from trainyard.predict.search.work_floor import starts_group, step_floors
+from trainyard.predict.search.work_floor import step_floors
 from trainyard.predict.time import step
 
 H100 = machine.load("h100")
@@ -66,7 +66,7 @@ def test_groups_differ_in_activation_checkpointing_only() -> None:
     layouts = FRAMEWORKS["megatron"].layouts(wanted_of("llama3-8b", 16, 16))
     others = [layouts.columns[axis] for axis in layout_space.AXES if axis != "activation_checkpoint"]
     keys = list(zip(*(values.tolist() for values in others), strict=True))
-    assert int(starts_group(layouts).sum()) == len(set(keys)) < len(layouts)
+    assert int(layout_space.starts_group(layouts).sum()) == len(set(keys)) < len(layouts)
 
 
 def no_tensor_parallelism(job: Job) -> None:
@@ -86,7 +86,7 @@ def test_the_fastest_of_few_layouts_is_that_of_all(
     wanted, runner = wanted_of(name, devices, 256), FRAMEWORKS[framework]
     layouts = search_space.enumerate_layouts(wanted, H100, runner)
     result = narrow_search.find_fastest(wanted, layouts, H100, runner, refuses)
-    space = search_space.build(wanted, H100, runner, only_fastest=True)
+    space = search_space.of_layouts(wanted, layouts, H100, runner, only_fastest=True)
     timed, job = next(search_space.runnable_cases(space, space.by_time(), refuses, []))
     if result is None:  # all have to be searched
         return

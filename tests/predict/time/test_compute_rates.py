@@ -11,24 +11,31 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from trainyard import machine
+from trainyard.job import Job
+from trainyard.layout import Layout
 from trainyard.machine import Claim, Machine
+from trainyard.model import Model
 from trainyard.predict.inputs import cases, hardware
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import layer, shapes, step
+from trainyard.recipe import Recipe
 
 H100 = machine.load("h100")
 PEAK = H100.device.peak["bfloat16"].value
 FITTED = PEAK * Constants().matmul
 """Rate of large products of the machines that constants were fitted to."""
-DECODER = cases.build(
-    layers=8, width=4096, ffn=14336, heads=32, kv_heads=8, head_dim=128, vocab=32000, gated=1, learned_positions=0,
-    tie_word_embeddings=0, qk_norm=0, active_experts=0, **dict.fromkeys(cases._EXPERTS_AND_MLA, 0),  # pyright: ignore[reportPrivateUsage]
-    dp_replicate=1, dp_shard=8, tp=1, cp=1, pp=1, ep=1, interleave=1, sequence_parallel=0, loss_parallel=1, zero=3,
-    is_sharded=1, first_less=0, last_less=0, seq_len=4096, samples=64, micro_batch_size=1, schedule=0,
-    activation_checkpoint=0, activation_checkpoint_every=1, offload=0, flash=1, low_precision=0, width_bytes=2,
-    weight_bytes=2, gradient_bytes=4, state_bytes=12, reduce_bytes=4, recomputed_share=0, native=0,
+DECODER = replace(
+    cases.of_jobs([
+        Job(
+            name="decoder", model=Model(layers=8, hidden_size=4096, ffn_hidden_size=14336, heads=32, kv_heads=8,
+                                        head_dim=128, vocab=32000),
+            layout=Layout(dp_shard=8, zero=3),
+            recipe=Recipe(seq_len=4096, tokens_per_step=64 * 4096, micro_batch_size=1, dtype="bfloat16"),
+        )
+    ]),
+    native=cases.column(0),
 )  # fmt: skip
 
 

@@ -216,7 +216,7 @@ class Cases:
     """1 if attention never writes its scores (FlashAttention), else 0."""
     low_precision: Column
     """1 if the matrix products of layers run below 16 bits (float8, float4), else 0."""
-    narrow_inputs: Column
+    low_precision_inputs: Column
     """1 if these products keep their inputs for the backward pass in the format that they compute in (Transformer
     Engine, `pytorch/module/linear.py`), 0 if they keep those of `width_bytes` (torchao, `float8_linear.py`)."""
     width_bytes: Column
@@ -344,7 +344,7 @@ PLAIN = dict.fromkeys(
         *_VISION,
     ),
     0.0,
-) | {"expert_imbalance": 1.0, "narrow_inputs": 1.0}
+) | {"expert_imbalance": 1.0, "low_precision_inputs": 1.0}
 """Columns of a decoder whose layers each have attention and an MLP and all of whose weights are trained, with FSDP's
 default settings and an optimizer other than Muon; experts are not in groups, get as many tokens each, and are not
 dispatched during other compute; products below 16 bits are those of Transformer Engine."""

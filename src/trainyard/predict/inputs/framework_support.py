@@ -299,7 +299,13 @@ FRAMEWORKS: Mapping[str, Framework] = {
         display_name="torchtitan",
         software="fsdp",
         keeps=Keeps(
-            weight=4, gradient=4, state=8, recomputed_share=0.5, ends="always", offload="all", narrow_inputs=False
+            weight=4,
+            gradient=4,
+            state=8,
+            recomputed_share=0.5,
+            ends="always",
+            offload="all",
+            low_precision_inputs=False,
         ),
         dtypes=("bfloat16", "float32", "float8"),
         offers=PipelineSupport(divides=_makes_stages),

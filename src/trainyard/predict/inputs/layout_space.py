@@ -66,7 +66,7 @@ class Keeps(NamedTuple):
     the framework divides the vocabulary over tp. `offload`: the tensors in the host's memory if a layout offloads.
     `recompute_modules`: the modules of a model that selective activation checkpointing recomputes; None: all but
     attention and `1 - recomputed_share` of the products. `overlaps_dispatch`: layouts with ep dispatch tokens during
-    the compute of another micro-batch, where they can. `narrow_inputs`: as in `Cases`. `columns`: columns of
+    the compute of another micro-batch, where they can. `low_precision_inputs`: as in `Cases`. `columns`: columns of
     `Cases` (name -> value) that the user's settings add."""
 
     weight: int
@@ -81,7 +81,7 @@ class Keeps(NamedTuple):
     vocabulary: VocabularyPadding = UNEVEN
     recompute_modules: Callable[[Model], tuple[str, ...]] | None = None
     overlaps_dispatch: bool = False
-    narrow_inputs: bool = True
+    low_precision_inputs: bool = True
     columns: Mapping[str, float] = {}
 
     @property
@@ -369,6 +369,15 @@ def can_overlap_dispatch(axes: Mapping[str, Any]) -> Any:
     return (axes["ep"] > 1) & has_chunks & (axes["activation_checkpoint"] != cases.FULL)
 
 
+def starts_group(layouts: LayoutSpace) -> npt.NDArray[np.bool_]:
+    """Mask of the layouts that differ from the one before in more than activation checkpointing, the modes of which are
+    enumerated last and in the order of what they recompute."""
+    is_first = np.ones(len(layouts), bool)
+    axes = [values for axis, values in layouts.columns.items() if axis != "activation_checkpoint"]
+    is_first[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in axes])
+    return is_first
+
+
 def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
     """The layouts as cases, a row per layout: the columns of the layouts, and those of the model and the recipe, which
     are equal in all. `keeps`: how the framework keeps tensors."""
@@ -390,7 +399,7 @@ def as_cases(wanted: PlannerInput, layouts: LayoutSpace, keeps: Keeps) -> Cases:
         "recomputed_share": keeps.recomputed_share,
         "recompute_modules": cases.module_bits(keeps.modules_of(wanted.model)),
         "native": keeps.native,
-        "narrow_inputs": keeps.narrow_inputs,
+        "low_precision_inputs": keeps.low_precision_inputs,
     } | cases.of_subject(wanted.model)
     fixed |= keeps.columns
     columns = layouts.columns

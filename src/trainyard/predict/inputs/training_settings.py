@@ -1,5 +1,5 @@
 """Settings of a training that a search keeps the same in all layouts: recomputed modules, dispatch to experts, the
-optimizer's moments and the moment of its updates, the loss, and offloaded activations."""
+optimizer and when it updates weights, the loss, and offloaded activations."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def _kept_activations(cases: Cases, without_recomputed: bool = False) -> KindByt
     keeps_attention_input, keeps_mlp_input = (
         np.where(all_trained | (rank > 0), 1.0, 0.0) for rank in (cases.adapters, cases.mlp_adapters)
     )
-    input_ratio = np.where((cases.low_precision > 0) & (cases.narrow_inputs > 0), 1 / value_bytes, 1.0)
+    input_ratio = np.where((cases.low_precision > 0) & (cases.low_precision_inputs > 0), 1 / value_bytes, 1.0)
     kept_inputs = shapes.sublayer_count(cases) * (keeps_attention_input + keeps_mlp_input) / 2
     normed_values = kept_share("layernorm") * kept_inputs * cases.residual_tokens * cases.width * input_ratio
     tokens_per_tp = cases.tokens / tp

@@ -52,9 +52,10 @@ class SimulatedGeneration:
         """Running requests, mean over the time of decode steps."""
         return float(np.average(self.running, weights=self.durations))
 
-    def tail_s(self, share: float = 0.25) -> float:
-        """Seconds at the end in which at most `share` of the most concurrent requests run."""
-        full = np.flatnonzero(self.running > share * self.most_running)
+    @property
+    def tail_s(self) -> float:
+        """Seconds at the end in which at most a quarter of the most concurrent requests run."""
+        full = np.flatnonzero(self.running > self.most_running / 4)
         return float(self.durations[full[-1] + 1 :].sum())
 
 

@@ -94,7 +94,7 @@ def generate(
         shared_by=workload.samples, capacity=capacity,
     )  # fmt: skip
     simulated = simulate(lengths, workload.prompt_tokens, cost)
-    scale, tail_s = requests / len(lengths), simulated.tail_s()
+    scale, tail_s = requests / len(lengths), simulated.tail_s
     return Generation(
         tp=tp, replicas=min(replicas, workload.sequences), requests=requests,
         seconds=simulated.seconds + (scale - 1) * (simulated.seconds - tail_s), prefill_s=scale * simulated.prefill_s,

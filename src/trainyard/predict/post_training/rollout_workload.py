@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from functools import cached_property
-from math import erf, exp, log, log1p, sqrt
+from math import exp, log, log1p, sqrt
 from statistics import NormalDist
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,6 +18,9 @@ _MOST_CV = 10.0
 _LEAST_CV = 1e-6
 """Smaller spreads count as none: all lengths are the mean."""
 _BISECTIONS = 100
+_QUANTILES = 4096
+"""Quantiles of the lengths over which a mean is taken."""
+_NORMAL = NormalDist()
 _SURE = 1 - 1e-9
 """Largest probability of a quantile."""
 
@@ -105,25 +107,20 @@ class RolloutWorkload(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """Mean of lengths with this median, cut off at the maximum: E[min(X, M)] of a lognormal X."""
         sigma = self._sigma
         distance = (log(self.max_response_tokens) - log_median) / sigma
-        whole = exp(min(log_median + sigma**2 / 2, 700.0)) * _normal_cdf(distance - sigma)
-        return whole + self.max_response_tokens * (1 - _normal_cdf(distance))
+        whole = exp(min(log_median + sigma**2 / 2, 700.0)) * _NORMAL.cdf(distance - sigma)
+        return whole + self.max_response_tokens * (1 - _NORMAL.cdf(distance))
 
     def lengths_at(self, probabilities: npt.ArrayLike) -> Lengths:
         """Response lengths in tokens at these probabilities of their distribution, each from 0 to 1, exclusive."""
         chosen = np.asarray(probabilities, np.float64)
         if self.length_cv < _LEAST_CV or self.max_response_tokens == self.response_tokens:
             return np.full(chosen.shape, self.response_tokens, np.int64)
-        normal = NormalDist()
-        deviations = np.array([normal.inv_cdf(min(each, _SURE)) for each in chosen.ravel()])
+        deviations = np.array([_NORMAL.inv_cdf(min(each, _SURE)) for each in chosen.ravel()])
         most_log = log(self.max_response_tokens)
         lengths = np.exp(np.minimum(self._log_median + self._sigma * deviations, most_log))
         return np.maximum(np.rint(lengths), 1).astype(np.int64).reshape(chosen.shape)
 
-    def mean_square_tokens(self, points: int = 4096) -> float:
+    def mean_square_tokens(self) -> float:
         """Mean of the squared tokens of a sequence, prompt and response."""
-        lengths: npt.NDArray[Any] = self.lengths_at((np.arange(points) + 0.5) / points)
+        lengths = self.lengths_at((np.arange(_QUANTILES) + 0.5) / _QUANTILES)
         return float(np.mean(np.square(self.prompt_tokens + lengths.astype(np.float64))))
-
-
-def _normal_cdf(value: float) -> float:
-    return (1 + erf(value / sqrt(2))) / 2

@@ -105,7 +105,7 @@ def make_cases(jobs: Sequence[Job], framework: Framework) -> Cases:
         "reduce_bytes": keeps.gradient,
         "recomputed_share": keeps.recomputed_share,
         "native": keeps.native,
-        "narrow_inputs": keeps.narrow_inputs,
+        "low_precision_inputs": keeps.low_precision_inputs,
         "first_less": first_less,
         "last_less": last_less,
         "offload": np.array([job.recipe.offload for job in jobs]) * offload.KINDS.index(keeps.offload),

@@ -45,7 +45,9 @@ def find_fastest(
             limit_s = least_bound_s * _STEP_OVER_BOUND
             continue
         runnable = next(search_space.runnable_cases(space, space.by_time(), refuses, []), None)
-        if runnable is None or runnable[0].wall_seconds <= limit_s:
-            return runnable and (space, runnable)
+        if runnable is None:
+            return None
+        if runnable[0].wall_seconds <= limit_s:
+            return space, runnable
         limit_s = runnable[0].wall_seconds
     return None

@@ -18,7 +18,7 @@ from trainyard.machine import Machine
 from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.search import infeasible, narrow_search, search_space, stage_placement
 from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.predict.search.points import LayoutPoint
@@ -109,18 +109,17 @@ def fastest(
     """The cost of the fastest layout, the first result of `search`. `budget`: as in `search`. Raises `BadJob` in the
     same cases, without suggesting a larger cluster."""
     layouts = search_space.enumerate_layouts(wanted, machine, framework)
-    space, runnable = narrow_search.find_fastest(wanted, layouts, machine, framework, refuses) or _find_fastest_of_all(
-        wanted, machine, framework, refuses
-    )
+    narrow = narrow_search.find_fastest(wanted, layouts, machine, framework, refuses)
+    space, runnable = narrow or _find_fastest_of_all(wanted, layouts, machine, framework, refuses)
     choice = search_space.cost_choice(space, runnable, budget, front=True)
     return stage_placement.place_layers(space, [choice], budget)[0]
 
 
 def _find_fastest_of_all(
-    wanted: PlannerInput, machine: Machine, framework: Framework, refuses: Callable[[Job], None]
+    wanted: PlannerInput, layouts: LayoutSpace, machine: Machine, framework: Framework, refuses: Callable[[Job], None]
 ) -> tuple[SearchSpace, Runnable]:
     """The fastest of all layouts, with their search space. Raises `BadJob` as `fastest` does."""
-    space = search_space.build(wanted, machine, framework, only_fastest=True)
+    space = search_space.of_layouts(wanted, layouts, machine, framework, only_fastest=True)
     if not len(space.fits):
         raise BadJob(infeasible.explain_too_large(wanted, space.sizes, space.searched, machine))
     refused: list[str] = []

@@ -28,7 +28,6 @@ from trainyard.predict.search.best_first import BestFirstSearch, TimedCase
 from trainyard.predict.search.layout_cost import LayoutCost, cost_case
 from trainyard.predict.search.offload_variants import LayoutSizes
 from trainyard.predict.search.points import LayoutPoint
-from trainyard.predict.search.work_floor import starts_group
 from trainyard.predict.time import predicted_ledger, step
 
 Indices = npt.NDArray[np.intp]
@@ -62,10 +61,18 @@ class SearchSpace(NamedTuple):
         return self.sizes.layouts.columns[axis][self.fits]
 
 
-def build(wanted: PlannerInput, machine: Machine, framework: Framework, *, only_fastest: bool = False) -> SearchSpace:
-    """All layouts of `wanted` with their memory and lower bounds, ready to be searched. `only_fastest`: as in
-    `of_sizes`. Raises `BadJob` if there is none."""
+def build(wanted: PlannerInput, machine: Machine, framework: Framework) -> SearchSpace:
+    """All layouts of `wanted` with their memory and lower bounds, ready to be searched. Raises `BadJob` if there is
+    none."""
     layouts = enumerate_layouts(wanted, machine, framework)
+    return of_layouts(wanted, layouts, machine, framework, only_fastest=False)
+
+
+def of_layouts(
+    wanted: PlannerInput, layouts: LayoutSpace, machine: Machine, framework: Framework, *, only_fastest: bool
+) -> SearchSpace:
+    """The search space of these layouts, and of those that offload if some fit only then. `only_fastest`: as in
+    `of_sizes`."""
     sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
     model = machine_model.build(machine, framework.software, wanted.dtype)
     space = of_sizes(wanted, framework, model, sizes, only_fastest=only_fastest)
@@ -98,7 +105,7 @@ def of_sizes(
     cases = layout_space.as_cases(wanted, sizes.layouts, framework.keeps)
     fits = np.flatnonzero(sizes.fits(offload_variants.usable_memory(model.machine)))
     if only_fastest:
-        fits = fits[starts_group(sizes.layouts.keep(fits))]
+        fits = fits[layout_space.starts_group(sizes.layouts.keep(fits))]
     return SearchSpace(
         wanted=wanted,
         framework=framework,

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from trainyard.predict.inputs import cases, layout_space
 from trainyard.predict.inputs.cases import Column
@@ -26,7 +25,7 @@ _LAYER_AXES = ("tp", "cp", "ep", "micro_batch_size")
 def step_floors(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, model: MachineModel) -> Column:
     """Lower bound in seconds of each layout's step: the longer of the mean over ranks, and of the last rank of a
     pipeline, which works for each micro-batch after the first one has passed the ranks before it."""
-    is_first = starts_group(layouts)
+    is_first = layout_space.starts_group(layouts)
     groups = layouts.keep(is_first)
     layers_s, least_s = _time_layers(wanted, groups, framework, model)
     axes, layers = groups.columns, wanted.model.layers
@@ -40,15 +39,6 @@ def step_floors(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework
     last_rank_s = np.where(schedules.among(axes["schedule"].astype(np.float64), schedules.SPLIT), 0.0, last_rank_s)
     floors = np.maximum(micro_batches * layers_s / axes["pp"], last_rank_s)
     return np.repeat(floors, np.diff(np.append(np.flatnonzero(is_first), len(layouts))))
-
-
-def starts_group(layouts: LayoutSpace) -> npt.NDArray[np.bool_]:
-    """Mask of the layouts that differ from the one before in more than activation checkpointing, the modes of which are
-    enumerated last and in the order of what they recompute."""
-    is_first = np.ones(len(layouts), bool)
-    axes = [values for axis, values in layouts.columns.items() if axis != "activation_checkpoint"]
-    is_first[1:] = np.logical_or.reduce([values[1:] != values[:-1] for values in axes])
-    return is_first
 
 
 def _time_layers(

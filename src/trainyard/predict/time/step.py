@@ -70,13 +70,16 @@ class Once(NamedTuple):
         all_reduce, exchange, gradient_copy, weight_copy = (
             Exposed(*np.mean(part, axis=1, keepdims=True)) for part in self[:4]
         )
-        update_s, host_s = (np.mean(part, keepdims=True) for part in (self.update_s, self.host_s))
+        update_s, orthogonalization_s, host_s = (
+            np.mean(part, keepdims=True) for part in (self.update_s, self.orthogonalization_s, self.host_s)
+        )
         return Once(
             gradient_all_reduce=all_reduce,
             sharded_exchange=exchange,
             gradient_copy=gradient_copy,
             weight_copy=weight_copy,
             update_s=update_s,
+            orthogonalization_s=orthogonalization_s,
             host_s=host_s,
         )
 
