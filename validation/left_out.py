@@ -1,9 +1,9 @@
 """Predictions with constants that were fitted without a whole source or device: `python -m validation.left_out`.
 
 The rows of each owner of sources (sources.toml), then those of each machine, are left out, all sets of constants are
-fitted to the rest, and the rows left out are predicted with the constants that the planner chooses for them. Writes
-the residuals to validation/left_out.csv, from which prediction intervals are estimated (`intervals.py`) and judged
-(`plan.py`).
+fitted to the rest, and the rows left out are predicted with the constants that the planner chooses for them, but without
+the rates of products that their sources measured (`with_rates.py`). Writes the residuals to validation/left_out.csv,
+from which prediction intervals are estimated (`intervals.py`) and judged (`plan.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 from zlib import crc32
@@ -83,10 +84,15 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def predict_left_out(every: Sequence[Row], whole: Mapping[str, Fitted], split: Split, name: str) -> Iterator[LeftOut]:
-    """The residuals of the rows of an owner or a machine. `whole`: the sets of constants fitted to all rows."""
+def predict_left_out(
+    every: Sequence[Row], whole: Mapping[str, Fitted], split: Split, name: str, *, with_rates: bool = False
+) -> Iterator[LeftOut]:
+    """The residuals of the rows of an owner or a machine. `whole`: the sets of constants fitted to all rows.
+    `with_rates`: with the rates of products that their sources measured, which a user seldom knows."""
     rest = [row for row in every if getattr(row, split) != name]
     left = [row for row in every if getattr(row, split) == name]
+    if not with_rates:
+        left = [replace(row, sustained={}) for row in left]
     fitted = fit.fit_all(rest, whole)
     sets = [fit.constant_set(known) for known in fitted.values()]
     largest = max(map(ranks_of, rest))
