@@ -54,12 +54,14 @@ demo-trace: $(RUNS)  ## record anew the trace that `trainyard demo` shows
 native:  ## compile the C code, where a C compiler is there
 	@$(PYTHON) src/trainyard/formats/native_build.py
 
-# Both environments are made at once, and the linters, which use one core, run at the same time as the tests. The second
-# call has one more worker, since many of its tests wait for a lease or a dead rank without using a core.
+# Both environments are made at once, and the linters, which use one core, run at the same time as the tests. Ray's two nodes
+# with their ranks need both cores, so their tests run alone. The last call has one more worker, since many of its tests wait
+# for a lease or a dead rank without using a core.
 PASSED := .passed-light.json
 test: native  ## lint, the tests that pass without torch, then all others except the nightly ones
 	@$(MAKE) --no-print-directory -j2 lint test-light
-	$(BIN)/python $(SPREAD) -n $$(($(WORKERS) + 1)) -m "not nightly" --not-those-of=$(PASSED) --skip-table
+	$(BIN)/python $(SPREAD) -n 1 -m "ray and not nightly" --not-those-of=$(PASSED)
+	$(BIN)/python $(SPREAD) -n $$(($(WORKERS) + 1)) -m "not nightly and not ray" --not-those-of=$(PASSED) --skip-table
 
 test-nightly: native $(READY)  ## the tests that take too long for every change
 	$(BIN)/python $(SPREAD) -n $$(($(WORKERS) + 1)) -m nightly
