@@ -44,10 +44,10 @@ NOISE = 0.05
 PRIOR = 0.2
 """Standard deviation of a constant's logarithm around its prior. With 0.4, `matmul` and the links of Megatron on Hopper
 went to their limit of 1, and the rows fitted to were predicted no better."""
-_CERTAINTY = {"matmul": 0.5, "grouped": 2.0, "host_experts_s": 4.0}
+_CERTAINTY = {"matmul": 0.5, "grouped": 2.0, "host_forward_s": 3.0, "host_backward_s": 3.0, "host_experts_s": 4.0}
 """Factor of the prior's standard deviation. Large 16-bit products attain nearly the same share of the peak under all
-software, and few rows of mixtures of experts separate them from grouped products, whose share differs by library, as
-does the host's time for experts."""
+software, and few rows of mixtures of experts separate them from grouped products, whose share differs by library. The
+host's time for a layer differs by processor, library and compilation."""
 _GAIN = 1e-5
 """Relative decrease of the cost below which the fit ends."""
 _ITERATIONS_FROM_START = 3

@@ -2,10 +2,10 @@
 `python -m validation.intervals` writes it to src/trainyard/data/prediction_interval.toml.
 
 Reads validation/left_out.csv (`left_out.py`). Each group, the rows of one owner, machine generation and kind of model,
-has the same weight, since its rows share their error. The scale is a sum of variances, fitted by maximum likelihood
-with a weak prior; the interval's half width in units of that scale is the 80 % quantile over the groups, corrected for
-their number, so that it holds for a new group that is exchangeable with them (hierarchical conformal prediction: Dunn,
-Wasserman and Ramdas, JASA 118, 2023).
+has the same weight, since its rows share their error. The mean error of each kind and the scale, a sum of variances,
+are fitted by maximum likelihood with a weak prior; the interval's half width in units of that scale is the 80 %
+quantile over the groups, corrected for their number, so that it holds for a new group that is exchangeable with them
+(hierarchical conformal prediction: Dunn, Wasserman and Ramdas, JASA 118, 2023).
 """
 
 from __future__ import annotations
@@ -31,12 +31,15 @@ COVERED = 0.8
 """Coverage of the intervals."""
 NORMAL_QUANTILE = 1.282
 """Half the width of an 80 % interval of a normal distribution, in standard deviations."""
-_CENTRE, _PRIOR = np.log(0.1), 1.0
-"""Mean and standard deviation of the prior of the logarithm of each standard deviation."""
+_CENTRE, _HOST_CENTRE, _PRIOR = np.log(0.1), np.log(np.log(2)), 1.0
+"""Mean and standard deviation of the prior of the logarithm of each standard deviation; `_HOST_CENTRE`: of that of the
+host's time, which differs by a factor of two between processors and libraries."""
+_PRIOR_BIAS = 0.1
+"""Standard deviation of the prior of each mean error, around 0: that of an error of the size of `_CENTRE`."""
 _ENOUGH_GROUPS = 3
 """Groups with rows at a distance for which an interval there is calibrated."""
 _NOT_COMPARABLE = uncalibrated("no training of its kind with its software was fitted")
-_TERMS = ("same_owner", "other_machine", "other_software", "doubling")
+_TERMS = ("same_owner", "other_machine", "other_software", "doubling", "host")
 
 
 def weights(residuals: Sequence[LeftOut]) -> npt.NDArray[np.float64]:
@@ -48,8 +51,8 @@ def weights(residuals: Sequence[LeftOut]) -> npt.NDArray[np.float64]:
 
 def estimate(every: Sequence[LeftOut]) -> ErrorScale:
     """The scale of the errors of these rows, of those whose kind of model and software were fitted. Rows of a machine
-    that was left out have an owner whose other rows were fitted: a standard deviation of their own replaces that of
-    their kind, and they do not count for the quantile."""
+    that was left out have an owner whose other rows were fitted: a mean and a standard deviation of their own replace
+    those of their kind, and they do not count for the quantile."""
     from scipy.optimize import minimize
 
     residuals = [residual for residual in every if residual.is_comparable]
@@ -57,31 +60,43 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
     new_owner = np.array([residual.split == "owner" for residual in residuals])
     weight, errors = weights(residuals), np.array([residual.log_ratio for residual in residuals])
     spreads = np.array([residual.log_spread for residual in residuals])
-    # The squared scale is linear in the squared terms: [row, term].
-    features = np.array([
+    # The mean error is linear in the biases, [row, bias], and the squared scale in the squared terms, [row, term].
+    bias_features = np.array([
+        [*(new and residual.kind == kind for kind in kinds), not new]
+        for residual, new in zip(residuals, new_owner, strict=True)
+    ])  # fmt: skip
+    scale_features = np.array([
         [
             *(new * (residual.kind == kind) * (1 + 1 / residual.owners_of_kind) for kind in kinds), float(not new),
             float(not residual.distance.machine_fitted), float(not residual.distance.same_software),
-            residual.distance.doublings**2,
+            residual.distance.doublings**2, residual.host_share**2,
         ]
         for residual, new in zip(residuals, new_owner, strict=True)
     ])  # fmt: skip
 
-    def loss(logs: npt.NDArray[np.float64]) -> float:
+    centres = np.full(scale_features.shape[1], _CENTRE)
+    centres[-1] = _HOST_CENTRE
+
+    def loss(parameters: npt.NDArray[np.float64]) -> float:
         """Negative logarithm of the posterior."""
-        variances = features @ np.exp(2 * logs) + spreads**2
-        likelihood = weight @ (np.log(variances) + errors**2 / variances) / 2
-        return float(likelihood + np.sum(((logs - _CENTRE) / _PRIOR) ** 2) / 2)
+        logs, biases = np.split(parameters, [scale_features.shape[1]])
+        variances = scale_features @ np.exp(2 * logs) + spreads**2
+        likelihood = weight @ (np.log(variances) + (errors - bias_features @ biases) ** 2 / variances)
+        prior = np.sum(((logs - centres) / _PRIOR) ** 2) + np.sum((biases / _PRIOR_BIAS) ** 2)
+        return float(likelihood + prior) / 2
 
     distances = [residual.distance for residual in residuals]
-    terms = np.exp(minimize(loss, np.full(len(kinds) + len(_TERMS), _CENTRE)).x)
-    scales = np.sqrt(features @ terms**2 + spreads**2)
+    start = np.concatenate([centres, np.zeros(bias_features.shape[1])])
+    logs, biases = np.split(minimize(loss, start).x, [scale_features.shape[1]])
+    terms = np.exp(logs)
+    scores = np.abs(errors - bias_features @ biases) / np.sqrt(scale_features @ terms**2 + spreads**2)
     return ErrorScale(
+        biases={kind: _rounded(bias) for kind, bias in zip(kinds, biases, strict=False)},
         kinds={kind: _rounded(term) for kind, term in zip(kinds, terms, strict=False)},
         **{
             name: _rounded(term) for name, term in zip(_TERMS, terms[len(kinds) :], strict=True) if name != "same_owner"
         },
-        quantile=_rounded(_quantile((np.abs(errors) / scales)[new_owner], weight[new_owner])),
+        quantile=_rounded(_quantile(scores[new_owner], weight[new_owner])),
         most_doublings=_rounded(_most_doublings(residuals)),
         most_sequence=_farthest(distance.of_sequence for distance in distances),
         most_ranks=_farthest(distance.outside.get("ranks", 0.0) for distance in distances),

@@ -1,9 +1,9 @@
 """Predictions with constants that were fitted without a whole source or device: `python -m validation.left_out`.
 
 The rows of each owner of sources (sources.toml), then those of each machine, are left out, all sets of constants are
-fitted to the rest, and the rows left out are predicted with the constants that the planner chooses for them, but without
-the rates of products that their sources measured (`with_rates.py`). Writes the residuals to validation/left_out.csv,
-from which prediction intervals are estimated (`intervals.py`) and judged (`plan.py`).
+fitted to the rest, and the rows left out are predicted with the constants that the planner chooses for them, but
+without the rates of products that their sources measured (`with_rates.py`). Writes the residuals to
+validation/left_out.csv, from which prediction intervals are estimated (`intervals.py`) and judged (`plan.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.constant_sets import family_of
 from trainyard.predict.inputs.prediction_interval import Distance
+from trainyard.predict.time.host_share import host_share
 from validation import fit, rows
 from validation.fit import Fitted
 from validation.rows import Row
@@ -39,8 +40,9 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     constants were fitted to; `owners_of_kind`: the number of owners of these; `same_family`: whether the constants are
     of its software, in any release; `same_software`, `machine_fitted`: whether rows of its release and of its machine
     remain; `outside`: doublings outside of the fitted range by feature; `above_largest`: doublings of its ranks above
-    those of the largest row that remains; `log_ratio`: logarithm of measured over predicted; `log_spread`: standard
-    deviation of the logarithm of the prediction over what the source leaves open."""
+    those of the largest row that remains; `host_share`: of its step, as in `Distance`; `log_ratio`: logarithm of
+    measured over predicted; `log_spread`: standard deviation of the logarithm of the prediction over what the source
+    leaves open."""
 
     id: str
     split: Split
@@ -57,6 +59,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     owners_of_kind: int
     outside: dict[str, float]
     above_largest: float
+    host_share: float
     log_ratio: float
     log_spread: float
 
@@ -81,6 +84,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
             same_software=self.same_software,
             outside=self.outside,
             above_largest=self.above_largest,
+            host_share=self.host_share,
         )
 
 
@@ -101,6 +105,7 @@ def predict_left_out(
         own = fitted.get(chosen.name)
         constants = own.constants if own else chosen.values()
         expected, seconds = fit.predicted([row], constants)
+        case, where, _ = fit.columns([row])
         of_kind = chosen.ranges.get(row.kind)
         nearest = of_kind or max(chosen.ranges.values(), key=lambda known: known.rows, default=None)
         yield LeftOut(
@@ -110,8 +115,9 @@ def predict_left_out(
             same_software=nearest is not None and row.software in nearest.software,
             machine_fitted=nearest is not None and row.machine in nearest.machines,
             rows_of_kind=of_kind.rows if of_kind else 0, owners_of_kind=len(of_kind.owners) if of_kind else 0,
-            outside=nearest.outside(fit.columns([row])[0]) if nearest else {},
+            outside=nearest.outside(case) if nearest else {},
             above_largest=max(0.0, float(np.log2(ranks_of(row) / largest))),
+            host_share=float(host_share(case, where, constants)[0]),
             log_ratio=float(np.log(seconds[0] / expected[0])), log_spread=fit.log_spread(row, constants),
         )  # fmt: skip
 

@@ -14,25 +14,29 @@ from validation.left_out import LeftOut
 pytest.importorskip("scipy")
 
 KINDS = {"dense": 0.08, "experts": 0.25}
+BIASES = {"dense": 0.05, "experts": -0.03}
 DOUBLING = 0.04
+HOST = 0.5
 
 
 def simulate(rng: np.random.Generator, sources: int) -> list[LeftOut]:
-    """Rows of sources with an error in common and one of their own, both of which grow with the distance."""
+    """Rows of sources with an error in common and one of their own. Both grow with the distance and with the share of
+    the step that its host bounds."""
     residuals: list[LeftOut] = []
     for source in range(sources):
         kind = ("dense", "experts")[source % 2]
         doublings = float(rng.integers(0, 4))
-        scale = np.hypot(KINDS[kind] * np.sqrt(1.5), DOUBLING * doublings)
+        share = float(rng.uniform(0, 0.3))
+        scale = np.linalg.norm([KINDS[kind] * np.sqrt(1.5), DOUBLING * doublings, HOST * share])
         common = rng.normal(0, 0.9)
         for at in range(int(rng.integers(1, 30))):
-            error = scale * (common + rng.normal(0, 0.44))
+            error = BIASES[kind] + scale * (common + rng.normal(0, 0.44))
             residuals.append(
                 LeftOut(
                     id=f"{source}-{at}", split="owner", left_out=f"s{source}", owner=f"s{source}", machine="h100",
                     kind=kind, software="megatron", constants="x", same_family=True, same_software=True,
                     machine_fitted=True, rows_of_kind=20, owners_of_kind=2, outside={"ranks": doublings},
-                    above_largest=0.0, log_ratio=float(error), log_spread=0.0,
+                    above_largest=0.0, host_share=share, log_ratio=float(error), log_spread=0.0,
                 )
             )  # fmt: skip
     return residuals
@@ -56,7 +60,9 @@ def test_scales_are_found_again() -> None:
     scale = intervals.estimate(simulate(np.random.default_rng(1), 200))
     for kind, expected in KINDS.items():
         assert scale.kinds[kind] == pytest.approx(expected, rel=0.35)
+        assert scale.biases[kind] == pytest.approx(BIASES[kind], abs=0.03)
     assert scale.doubling == pytest.approx(DOUBLING, rel=0.5)
+    assert scale.host == pytest.approx(HOST, rel=0.5)
     assert 1.0 < scale.quantile < 1.6
 
 

@@ -25,7 +25,7 @@ SCALE = error_scale()
 DISTANCES = st.builds(
     Distance, kind=st.sampled_from(sorted(SCALE.kinds)), owners=st.integers(1, 5), machine_fitted=st.booleans(),
     same_software=st.booleans(), outside=st.fixed_dictionaries({"width": st.floats(0, SCALE.most_doublings / 2)}),
-    above_largest=st.floats(0, SCALE.most_above_largest),
+    above_largest=st.floats(0, SCALE.most_above_largest), host_share=st.floats(0, 0.5),
 )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def test_a_greater_distance_never_narrows_the_interval(near: Distance) -> None:
     assert interval.low < 1 < interval.high
     for far in (
         near._replace(machine_fitted=False), near._replace(same_software=False), near._replace(owners=1),
-        near._replace(outside={"width": 2 * near.doublings}),
+        near._replace(outside={"width": 2 * near.doublings}), near._replace(host_share=2 * near.host_share),
     ):  # fmt: skip
         wider = SCALE.interval(far)
         assert wider.low <= interval.low

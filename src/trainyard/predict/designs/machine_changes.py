@@ -15,15 +15,10 @@ from msgspec.structs import replace
 from trainyard.errors import BadInput, UnknownName, nearest
 from trainyard.machine import Claim, Link, Machine, RateCurve, Torus
 from trainyard.predict.inputs import constant_sets
-from trainyard.predict.inputs.constants import Constants
+from trainyard.predict.inputs.constants import HOST_S, Constants
 
 _HOP_S = ("intra_node_s", "inter_node_s")
 """Constants: seconds of a hop, which the cost model uses in place of the latencies of the machine file."""
-_HOST_S = (
-    "kernel_s", "host_forward_s", "host_backward_s", "host_experts_s", "host_collective_s", "host_plain_s",
-    "microbatch_s", "step_s",
-)  # fmt: skip
-"""Constants: seconds of the host and of launches, in a step, a micro-batch, a layer, a collective or a kernel."""
 _LEAST_FACTOR, _MOST_FACTOR = 0.01, 100.0
 _SHORTEST_RING = 3
 """Devices of the shortest axis of a torus on which each has two links."""
@@ -159,7 +154,7 @@ def _divide_latency(machine: Machine, factor: float) -> Machine:
 
 
 def _divide_host_time(machine: Machine, factor: float) -> Machine:
-    return _divide_constants(machine, _HOST_S, factor)
+    return _divide_constants(machine, HOST_S, factor)
 
 
 def _scale_node(machine: Machine, factor: float) -> Machine:

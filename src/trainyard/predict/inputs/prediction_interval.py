@@ -21,6 +21,7 @@ from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constant_sets import family_of
 from trainyard.predict.inputs.fitted_range import SEQUENCE, describe_doublings
 from trainyard.predict.inputs.machine_model import MachineModel
+from trainyard.predict.time.host_share import host_share
 
 
 class Interval(NamedTuple):
@@ -58,7 +59,7 @@ class Distance(NamedTuple):
     """How a training differs from the fitted ones of its kind of model: the `owners` of their sources, whether rows of
     its machine were fitted, of the same release of its software, and the doublings `outside` of their range by feature
     (`fitted_range.FEATURES`). `above_largest`: doublings of its ranks above those of the largest fitted training of all
-    kinds, devices and software."""
+    kinds, devices and software. `host_share`: of its step (`host_share.host_share`)."""
 
     kind: str
     owners: int
@@ -66,6 +67,7 @@ class Distance(NamedTuple):
     same_software: bool
     outside: Mapping[str, float]
     above_largest: float = 0.0
+    host_share: float = 0.0
 
     @property
     def doublings(self) -> float:
@@ -79,18 +81,22 @@ class Distance(NamedTuple):
 
 
 class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Standard deviations of the error, which add in quadrature. `kinds`: of trainings of a source that was not fitted,
-    within the fitted range, by kind of model, if the constants average over many owners; `other_machine`,
+    """Means and standard deviations of the error; the latter add in quadrature. `biases`, `kinds`: mean and standard
+    deviation of trainings of a source that was not fitted, by kind of model; the latter within the fitted range, if the
+    constants average over many owners; `other_machine`,
     `other_software`: in addition, if no rows of that machine or of that release of the software were fitted;
-    `doubling`: per doubling outside of the range. `quantile`: half the interval's width, in units of the scale.
+    `doubling`: per doubling outside of the range; `host`: of the logarithm of the host's time, on which a part of the
+    step depends (`Distance.host_share`). `quantile`: half the interval's width, in units of the scale.
     `groups`: owners of sources, by constants and kind, that these were estimated from; `most_doublings`: the largest
     distance of several of them; `most_sequence`, `most_ranks`, `most_above_largest`: the largest distance of a row in
     the features of `SEQUENCE`, in ranks, and in ranks above the largest training (`Distance.above_largest`)."""
 
+    biases: dict[str, float]
     kinds: dict[str, float]
     other_machine: float
     other_software: float
     doubling: float
+    host: float
     quantile: float
     most_doublings: float
     most_sequence: float
@@ -107,6 +113,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             0.0 if distance.machine_fitted else self.other_machine,
             0.0 if distance.same_software else self.other_software,
             self.doubling * distance.doublings,
+            self.host * distance.host_share,
         ]
         return float(np.sqrt(np.sum(np.square(terms))))
 
@@ -114,8 +121,8 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """The 80 % prediction interval at a distance; not calibrated for kinds and distances without measurements."""
         if because := self._uncalibrated_because(distance):
             return uncalibrated(because)
-        half = self.quantile * self.scale(distance)
-        return Interval(float(np.exp(-half)), float(np.exp(half)))
+        centre, half = self.biases[distance.kind], self.quantile * self.scale(distance)
+        return Interval(float(np.exp(centre - half)), float(np.exp(centre + half)))
 
     def _uncalibrated_because(self, distance: Distance) -> str:
         """The first reason why an interval at a distance is not calibrated; empty if it is."""
@@ -168,6 +175,7 @@ def interval_of(model: MachineModel, case: Cases) -> Interval:
         same_software=model.software in fitted.software,
         outside=fitted.outside(case),
         above_largest=max(0.0, float(np.log2(case.ranks[0] / _largest_fitted()))),
+        host_share=float(host_share(case, model.hardware, model.values)[0]),
     )
     return error_scale().interval(distance)
 
