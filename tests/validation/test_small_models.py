@@ -20,4 +20,4 @@ def test_steps_of_small_trainings() -> None:
     assert compared[plain, "a100"].measured_s == pytest.approx(0.081, abs=0.001)
     # The tests compute more than a training, so no step is predicted to be longer.
     assert all(each.plan.ledger.wall_ns < 1e9 * each.measured_s for each in compared.values())
-    assert sum(each.holds for each in compared.values()) >= 5
+    assert sum(each.holds for each in compared.values()) >= 3
