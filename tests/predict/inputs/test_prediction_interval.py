@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from trainyard import machine as machines
 from trainyard.job import Job
@@ -102,6 +103,28 @@ def test_which_steps_are_calibrated() -> None:
     ):
         model = machine_model.build(machines.load(name), software, "bfloat16")
         assert named in interval_of(model, case()).uncalibrated_because
+
+
+def test_a_machine_has_the_constants_of_its_device_whatever_its_name() -> None:
+    h100 = machines.load("h100")
+    for name in ("our-h100", "", "b200"):
+        renamed = machine_model.build(structs.replace(h100, name=name), "megatron", "bfloat16")
+        assert renamed.tuned.name == machine_model.build(h100, "megatron", "bfloat16").tuned.name
+        assert interval_of(renamed, case()) == interval_of(machine_model.build(h100, "megatron", "bfloat16"), case())
+    other = structs.replace(h100, device=structs.replace(h100.device, name="ACME X1", aliases=()))
+    assert not machine_model.build(other, "megatron", "bfloat16").tuned.rows
+
+
+@pytest.mark.parametrize(("factor", "calibrated"), [(0.97, True), (1.03, True), (0.5, False), (2.0, False)])
+def test_changed_rates_of_a_device_are_not_calibrated(factor: float, calibrated: bool) -> None:
+    h100 = machines.load("h100")
+    claim, peak = h100.device.bandwidth, h100.device.peak["bfloat16"]
+    for device in (
+        structs.replace(h100.device, bandwidth=structs.replace(claim, value=factor * claim.value)),
+        structs.replace(h100.device, peak={"bfloat16": structs.replace(peak, value=factor * peak.value)}),
+    ):
+        model = machine_model.build(structs.replace(h100, device=device), "megatron", "bfloat16")
+        assert interval_of(model, case()).calibrated == calibrated
 
 
 def test_a_plan_states_whether_its_interval_is_calibrated() -> None:

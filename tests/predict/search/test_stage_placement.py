@@ -91,7 +91,8 @@ def test_chosen_partition_is_the_fastest_of_all(
 
 def test_layers_of_the_last_stage_make_room_for_a_large_head() -> None:
     """The head takes as long as several layers: the last of four stages has fewer of them."""
-    job = pipeline_job(WIDE_VOCABULARY, 4, 1, micro_batches=32)
+    model = replace_(WIDE_VOCABULARY, hidden_size=2048, ffn_hidden_size=8192, heads=16, kv_heads=16, vocab=262144)
+    job = pipeline_job(model, 4, 1, micro_batches=32)
     known = machine_model.build(H100, MEGATRON.software, "bfloat16")
     even = cost_job(job, H100, MEGATRON)
     (best,) = stage_placement.find_fastest([job], MEGATRON, known, np.array([even.plan.ledger.wall_ns / 1e9]), ROOM)

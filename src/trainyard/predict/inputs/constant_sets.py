@@ -15,7 +15,7 @@ import msgspec
 
 from trainyard.errors import BadFile, BadInput, described
 from trainyard.formats import toml
-from trainyard.machine import Claim, Machine
+from trainyard.machine import Claim, Machine, find_machine
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.fitted_range import FittedRange
 
@@ -123,8 +123,9 @@ def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None =
     machine with constants of its own (`machine.calibration`) uses those."""
     if machine.calibration:
         return _machines_own_set(machine, software)
+    fitted_name = name_of_device(machine)
     sets_of_machine = [
-        candidate for candidate in (known() if sets is None else sets) if machine.name in candidate.devices
+        candidate for candidate in (known() if sets is None else sets) if fitted_name in candidate.devices
     ]
     family = family_of(software)
     same_family = [candidate for candidate in sets_of_machine if family_of(candidate.software) == family]
@@ -147,6 +148,13 @@ def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None =
         source=curve.claim.source if curve and shares else "nobody",
         constants=shares,
     )
+
+
+def name_of_device(machine: Machine) -> str:
+    """The name of the machine in the package that has the same device, by which sets of constants know it, whatever the
+    name of the machine is; empty if there is none."""
+    shipped = find_machine(machine.device.name)
+    return shipped.name if shipped else ""
 
 
 def family_of(software: str) -> str:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from trainyard.formats import toml
+from trainyard.machine import Machine, find_machine
 from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constant_sets import family_of
@@ -53,6 +54,10 @@ def uncalibrated(because: str) -> Interval:
 
 _FEWEST_ROWS = 10
 """Fewest rows of a set of constants with calibrated intervals: the left-out sources were predicted by larger sets."""
+
+
+_SAME_RATE = 0.05
+"""Relative difference of two claims of one rate: data sheets are rounded."""
 
 
 class Distance(NamedTuple):
@@ -171,7 +176,7 @@ def interval_of(model: MachineModel, case: Cases) -> Interval:
     distance = Distance(
         kind=kind,
         owners=len(fitted.owners),
-        machine_fitted=model.machine.name in fitted.machines,
+        machine_fitted=constant_sets.name_of_device(model.machine) in fitted.machines,
         same_software=model.software in fitted.software,
         outside=fitted.outside(case),
         above_largest=max(0.0, float(np.log2(case.ranks[0] / _largest_fitted()))),
@@ -182,6 +187,11 @@ def interval_of(model: MachineModel, case: Cases) -> Interval:
 
 def _unlike_fitted(model: MachineModel, case: Cases) -> str:
     """Why no fitted training is like a single case, of the parts that none of them has; empty if they have them all."""
+    if _has_other_rates(model.machine):
+        return (
+            f"the machine file has other peaks or another memory bandwidth than {model.machine.device.name}, on which "
+            "trainings were fitted"
+        )
     if any(float(level.ranks[0]) < float(case.ranks[0]) for level in model.hardware.fabric):
         return "no training was fitted on a network with oversubscription"
     if any(link and link.algorithms for link in (model.machine.intra_node, model.machine.inter_node)):
@@ -197,6 +207,20 @@ def _unlike_fitted(model: MachineModel, case: Cases) -> str:
     return ""
 
 
+def _has_other_rates(machine: Machine) -> bool:
+    """Whether a peak or the memory bandwidth of a machine without constants of its own differs by more than
+    `_SAME_RATE` from those of the machine in the package that has the same device."""
+    shipped = find_machine(machine.device.name)
+    if machine.calibration or not shipped:
+        return False
+    own, known = machine.device, shipped.device
+    pairs = [(claim, known.peak[dtype]) for dtype, claim in own.peak.items() if dtype in known.peak]
+    return any(
+        abs(claim.value / of_package.value - 1) > _SAME_RATE
+        for claim, of_package in (*pairs, (own.bandwidth, known.bandwidth))
+    )
+
+
 def _without_fitted_rows(model: MachineModel, kind: str) -> str:
     """Why the constants of a machine say little about a kind of model: they are assumed, of few rows, of other software
     or of other kinds; empty if they are of enough rows like it."""
@@ -208,7 +232,7 @@ def _without_fitted_rows(model: MachineModel, kind: str) -> str:
     machines = sorted({name for fitted in tuned.ranges.values() for name in fitted.machines})
     own, other = (_SOFTWARE.get(family_of(name), name) for name in (model.software, tuned.software))
     if family_of(model.software) != family_of(tuned.software):
-        if model.machine.name not in machines:
+        if constant_sets.name_of_device(model.machine) not in machines:
             return f"no training on {device} was fitted: the constants are those of {', '.join(machines)} with {other}"
         return f"no training with {own} on {device} was fitted, only with {other}"
     if kind not in tuned.ranges:
