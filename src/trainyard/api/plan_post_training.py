@@ -118,7 +118,11 @@ def plan_rollout(
     with progress("Planning generation and training"):
         modes = [*_colocated(planner, target), *_disaggregated(planner, target, generation_ranks)]
     if not any(mode.step_ns for mode in modes):
-        raise BadJob(modes[0].reason, "Pass more --devices, or a smaller model or --max-response-tokens.")
+        raise BadJob(
+            modes[0].reason,
+            "Pass more --devices, a smaller model, a smaller --max-response-tokens, a larger --memory-share or another "
+            "--generation-tp.",
+        )
     modes.sort(key=lambda mode: mode.step_ns or float("inf"))
     return RolloutPlan(
         model=decoder.name, machine=target.name, device=target.device.name,

@@ -176,3 +176,17 @@ def test_other_numbers_of_devices_are_searched_for_documents_only(
     capsys.readouterr()
     assert document(capsys, *TINY, *BUDGET)["scaling"]
     assert searched == [1]
+
+
+@pytest.mark.parametrize(("tokens", "unit"), [("1e12", "h|days"), ("1e9", "min"), ("6e6", "s")])
+def test_short_trainings_have_a_time_and_a_price(tokens: str, unit: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("tiny", *TINY[1:], "--tokens", tokens)
+    known = document(capsys, *words)["choices"][0]["bill"]
+    capsys.readouterr()
+    assert answer(["plan", *words]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    found = re.search(rf"tokens: ([\d,.]+) (?:{unit}) \([\d,.]+ to [\d,.]+\), \$([\d,.]+),", text)
+    assert found, text
+    time, dollars = (float(number.replace(",", "")) for number in found.groups())
+    assert time > 0
+    assert dollars == pytest.approx(known["dollars"], abs=0.5 if known["dollars"] >= 100 else 0.005)

@@ -63,7 +63,7 @@ def test_checked_configuration_is_compared_with_the_fastest(
     assert text.count("As configured") == 2
     document = json.loads(printed(capsys, "check", configuration, "--machine", "h100", "--devices", "64", "--json"))
     configured, *others = (choice["plan"]["ledger"]["wall_ns"] for choice in document["choices"])
-    assert ("No other layout that fits is faster" in " ".join(text.split())) == (configured <= min(others))
+    assert ("No other searched layout that fits is faster" in " ".join(text.split())) == (configured <= min(others))
 
 
 def test_full_output_has_every_layout_and_interval(capsys: pytest.CaptureFixture[str]) -> None:

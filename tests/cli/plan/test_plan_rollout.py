@@ -112,6 +112,8 @@ def test_a_cluster_that_nodes_do_not_divide_has_the_colocated_mode_only(capsys: 
         (rollout(memory_share="1.5"), "--memory-share 1.5"),
         (rollout(memory_share="0.01"), "does not fit for generation at any tp"),
         (rollout(generation_tp="3"), "cannot be divided over tp 3"),
+        (rollout(generation_tp="3"), "1, 2, 4, 8, 16 can be used"),
+        (rollout(memory_share="0.01"), "a larger --memory-share"),
         (rollout(train_batch="7"), "does not divide"),
         (rollout("llama3-405b", devices="8"), "llama3-405b fits on 8 devices in none"),
         (rollout("flux1-dev"), "Pass a decoder"),

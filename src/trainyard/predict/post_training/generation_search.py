@@ -123,7 +123,11 @@ def _explain_too_large(
     tried = [tp for tp in sizes if engine.tp in (0, tp)]
     if not tried:
         known = ", ".join(map(str, sizes))
-        return f"{model.name} cannot be divided over tp {engine.tp} for generation.", f"Use one of {known}."
+        return (
+            f"{model.name} with {model.heads} heads cannot be divided over tp {engine.tp} for generation; {known} can "
+            f"be used.",
+            "Change --generation-tp.",
+        )
     tp = tried[-1]
     weights = decode_cost.count_weights(model, tp) * decode_cost.VALUE_BYTES
     cache = decode_cost.cache_bytes_per_token(model, tp) * workload.longest

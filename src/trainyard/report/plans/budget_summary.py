@@ -17,6 +17,10 @@ _LEFT_OUT = ("MFU, %",)
 _HOURS_PER_DAY, _SECONDS_PER_DAY = 24, 86_400
 _LEAST_DAYS = 2
 """Shortest time that is printed in days."""
+_LEAST_HOURS, _LEAST_MINUTES = 2, 2
+"""Shortest times that are printed in hours and in minutes."""
+_LEAST_WHOLE_DOLLARS = 100
+"""Least amount that is printed without cents."""
 
 
 def training(plans: Plans) -> str:
@@ -26,7 +30,7 @@ def training(plans: Plans) -> str:
     duration = per_day * bill.days
     low, high = (duration * bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
     parts = [f"{duration:,.1f} {unit} ({low:,.1f} to {high:,.1f})"]
-    parts.append("price unknown" if bill.dollars is None else f"${bill.dollars:,.0f}")
+    parts.append("price unknown" if bill.dollars is None else _dollars(bill.dollars))
     parts.append("power unknown" if bill.kwh is None else show_rate(bill.kwh * 1e3, "Wh"))
     tokens = f"{show_count(plans.tokens)} {tables.unit_of(plan.job)}"
     return f"{tokens}: {', '.join(parts)}.{_without_padding(plans, duration, unit)}"
@@ -34,7 +38,20 @@ def training(plans: Plans) -> str:
 
 def duration_unit(plans: Plans) -> tuple[int, str]:
     """(units in a day, unit) in which the duration of a budget is printed."""
-    return (1, "days") if plans.best.bill.days >= _LEAST_DAYS else (_HOURS_PER_DAY, "h")
+    days = plans.best.bill.days
+    if days >= _LEAST_DAYS:
+        return 1, "days"
+    if days * _HOURS_PER_DAY >= _LEAST_HOURS:
+        return _HOURS_PER_DAY, "h"
+    minutes_per_day = _SECONDS_PER_DAY // 60
+    return (minutes_per_day, "min") if days * minutes_per_day >= _LEAST_MINUTES else (_SECONDS_PER_DAY, "s")
+
+
+def _dollars(amount: float) -> str:
+    """An amount in dollars, with cents if it is small; `<$0.01` if it would round to 0."""
+    if 0 < amount < 0.005:
+        return "<$0.01"
+    return f"${amount:,.0f}" if amount >= _LEAST_WHOLE_DOLLARS else f"${amount:,.2f}"
 
 
 def _without_padding(plans: Plans, duration: float, unit: str) -> str:

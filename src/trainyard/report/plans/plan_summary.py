@@ -172,13 +172,13 @@ def _fastest(plans: Plans) -> str:
     if not plans.as_configured:
         return ""
     if len(plans.choices) == 1:
-        return " No other layout fits."
+        return " No other searched layout fits."
     own, fastest = plans.best, plans.fastest
     if fastest.plan.ledger.wall_ns >= own.plan.ledger.wall_ns:
-        return " No other layout that fits is faster."
+        return " No other searched layout that fits is faster."
     tied = ", but the prediction cannot show which is faster" * own.is_tied
     return (
-        f" The fastest layout that fits takes {tied_layouts.less_time(fastest, own)} less time{tied}: "
+        f" The fastest searched layout that fits takes {tied_layouts.less_time(fastest, own)} less time{tied}: "
         f"{_recipe(plans, plans.choices.index(fastest))}."
     )
 

@@ -59,7 +59,7 @@ def describe_ties(plans: Plans) -> str:
         return ""
     if plans.best.is_fastest:
         others = "1 other layout is" if tied == 2 else f"{tied - 1} other layouts are"
-        return f" {others} tied with it (--full), of which it is the simplest."
+        return f" At least {others} tied with it (--full), of which it is the simplest."
     return (
         f" It is the simplest layout that is tied with the fastest, which is predicted to take "
         f"{less_time(plans.fastest, plans.best)} less time."
@@ -67,7 +67,8 @@ def describe_ties(plans: Plans) -> str:
 
 
 def _count_tied(plans: Plans) -> int:
-    """The number of layouts that are tied with the fastest, which is one of them."""
+    """The number of searched layouts that are tied with the fastest, which is one of them: slower ones that were not
+    simulated may be tied too."""
     return sum(record.is_tied for record in plans.searched_choices)
 
 
