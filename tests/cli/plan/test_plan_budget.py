@@ -185,8 +185,8 @@ def test_short_trainings_have_a_time_and_a_price(tokens: str, unit: str, capsys:
     capsys.readouterr()
     assert answer(["plan", *words]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    found = re.search(rf"tokens: ([\d,.]+) (?:{unit}) \([\d,.]+ to [\d,.]+\), \$([\d,.]+),", text)
-    assert found, text
-    time, dollars = (float(number.replace(",", "")) for number in found.groups())
+    printed = re.search(rf"tokens: ([\d,.]+) (?:{unit}) \([\d,.]+ to [\d,.]+\), \$([\d,.]+),", text)
+    assert printed, text
+    time, dollars = (float(number.replace(",", "")) for number in printed.groups())
     assert time > 0
     assert dollars == pytest.approx(known["dollars"], abs=0.5 if known["dollars"] >= 100 else 0.005)

@@ -70,8 +70,8 @@ class Constants(NamedTuple):
     """Bytes that the loss and its gradient move per logit."""
     kernel_s: float = 4e-6
     host_forward_s: float = 1e-3
-    """Seconds of the host for a layer's forward pass: a lower bound on any device. Half of what eager passes take under
-    a profiler: 47 and 43 ms for the 24 layers of Qwen 0.5B in public traces on H100 and MI300X."""
+    """Seconds of the host for a layer's forward pass: a lower bound on any device. Half of the time of eager passes
+    under a profiler: 47 and 43 ms for the 24 layers of Qwen 0.5B in public traces on H100 and MI300X."""
     host_backward_s: float = 1e-3
     host_experts_s: float = 1e-3
     """Additional seconds of the host in each direction of a layer with routed experts."""
