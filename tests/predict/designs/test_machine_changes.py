@@ -109,7 +109,8 @@ def test_links_of_a_torus_are_scaled_and_its_first_shortest_axis_gets_longer(
 
 
 def test_measured_rates_scale_with_the_peak_so_that_their_share_stays() -> None:
-    unknown = replace(machine.load("h100"), name="unknown")
+    h100 = machine.load("h100")
+    unknown = replace(h100, device=replace(h100.device, name="unknown"))
     before = constant_sets.choose(unknown, "fsdp")
     changed = improve_machine(unknown, {"matmul": 2.0})
     assert before.constants["matmul"] == pytest.approx(794.5 / 989)
