@@ -163,7 +163,8 @@ _SOFTWARE = {"fsdp": "FSDP", "megatron": "Megatron"}
 def interval_of(model: MachineModel, case: Cases) -> Interval:
     """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, if the network
     between nodes is oversubscribed or collectives choose from more algorithms than rings and trees, if Muon updates its
-    weights, if few rows or none of its kind of model and software were fitted, or if they are too far from it. All
+    weights, if its machine file has other rates than its device, if few rows or none of its kind of model and software
+    were fitted, or if they are too far from it. All
     fitted rows with adapters have them on attention's matrices of dense decoders, in 8 or 16 bits."""
     tuned, kind = model.tuned, kind_of(case)
     if because := _unlike_fitted(model, case):

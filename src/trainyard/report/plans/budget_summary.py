@@ -24,7 +24,7 @@ _LEAST_WHOLE_DOLLARS = 100
 
 
 def training(plans: Plans) -> str:
-    """Days or hours with their interval, dollars and energy of the token budget."""
+    """Duration with its interval, dollars and energy of the token budget."""
     plan, bill = plans.best.plan, plans.best.bill
     per_day, unit = duration_unit(plans)
     duration = per_day * bill.days
