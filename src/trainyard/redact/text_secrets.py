@@ -35,7 +35,7 @@ def _any_of(words: Iterable[str]) -> str:
     return f"(?:{'|'.join(re.escape(first) + _any_of(others) for first, others in rest.items())})"
 
 
-_HINT = re.compile(_any_of(_HINTS))
+_HINT = lazy_compile(_any_of(_HINTS))
 _TOKEN = lazy_compile(
     r"""(?:(?<![A-Za-z0-9])|(?<=%[0-9A-Fa-f]{2})|(?<=\\[nrtbf]))(?:
       (?P<worded>sk-|hf_|npm_|pypi-|gsk_|r8_|nvapi-|xapp-)(?P<rest>[A-Za-z0-9_\-]++)
