@@ -60,7 +60,7 @@ _UNSEEN = {
     "dense": {"grouped", "dispatch", "host_experts_s"},
     "sequential": {"dispatch_units"},
     "flash": {"scores", "host_plain_s"},
-    "unfused": {"attention", "attention_length", "attention_backward"},
+    "unfused": {"attention", "attention_length", "attention_channels", "attention_backward"},
     "16 bit": {"low_matmul"},
     "whole": {"adapted"},
     "attention": {"scan"},
@@ -69,9 +69,9 @@ _UNSEEN = {
 """Constants that cannot be fitted if no row depends on them, by the kind of row that is then missing or alone."""
 
 
-_ATTENTION_HOPPER = {"attention": 0.6}
+_ATTENTION_HOPPER = {"attention": 0.6, "attention_channels": 56.0}
 """FlashAttention-3 on H100, head size 128: 590 to 621 TFLOP/s of 989 from 4,096 tokens (pytorch/benchmark, pull request
-2391)."""
+2391). Without a mask 497 TFLOP/s with heads of 64 channels, 648 with 128 (arXiv:2407.08608, figure 5)."""
 
 
 class Fit(NamedTuple):

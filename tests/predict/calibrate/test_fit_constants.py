@@ -25,7 +25,7 @@ from trainyard.predict.calibrate.probed_machine import COLLECTIVES, ProbedTime
 from trainyard.predict.inputs import cases, constant_sets, hardware, machine_model
 from trainyard.predict.inputs.constants import SHARES, Constants
 from trainyard.predict.inputs.prediction_interval import interval_of
-from trainyard.predict.time import predicted_ledger, step
+from trainyard.predict.time import layer, predicted_ledger, step
 from trainyard.predict.time.layer import product
 from trainyard.predict.time.shapes import Product
 from trainyard.recipe import Recipe
@@ -63,7 +63,9 @@ def test_probed_machine_recovers_rates_and_round_trips(tmp_path):
     assert probed.device.bandwidth.value == pytest.approx(20e9)
     assert probed.intra_node.bandwidth.value == pytest.approx(0.8e9, rel=0.05)
     fitted = constant_sets.choose(probed, "fsdp").values()
-    assert fitted.attention * probed.device.peak["float32"].value == pytest.approx(40e9, rel=0.05)
+    for tokens in (256, 1024):
+        attained = layer.attention_share(fitted, cases.column(tokens), cases.column(64), layer.CAUSAL_SHARE)
+        assert attained[0] * probed.device.peak["float32"].value == pytest.approx(40e9, rel=0.1)
     assert fitted.attention_backward == pytest.approx(2.5)
     assert fitted.intra_node_s == pytest.approx(4e-4, rel=0.2)
     where = hardware.of_machine(probed, "float32")
@@ -74,6 +76,27 @@ def test_probed_machine_recovers_rates_and_round_trips(tmp_path):
     path = tmp_path / "here.toml"
     path.write_text(machine_file.write(probed, "Written by a test."))
     assert machine.load(str(path)) == probed
+
+
+def test_probed_attention_depends_on_length_and_channels():
+    truth = Constants()._replace(attention=0.5, attention_length=1500.0, attention_channels=20.0)
+    sizes = ((256, 64), (1024, 64), (1024, 128), (4096, 128))
+    shares = [
+        float(layer.attention_share(truth, cases.column(tokens), cases.column(channels), layer.CAUSAL_SHARE)[0])
+        for tokens, channels in sizes
+    ]
+    probes = [probe for probe in as_probed() if probe.what != "attention"]
+    peak = max(probe.rate for probe in probes if probe.what == "matmul")
+    for (tokens, channels), share in zip(sizes, shares, strict=True):
+        forward = 2 * 4 * tokens**2 * channels / (peak * share)
+        probes += [
+            ProbedTime("attention", (tokens, channels, 0), forward, forward, forward),
+            ProbedTime("attention", (tokens, channels, 1), 2 * forward, forward, forward),
+        ]
+    fitted = constant_sets.choose(probed_machine.machine("here", SEEN, 2, "float32", probes), "fsdp").values()
+    for (tokens, channels), share in zip(sizes, shares, strict=True):
+        attained = layer.attention_share(fitted, cases.column(tokens), cases.column(channels), layer.CAUSAL_SHARE)
+        assert attained[0] == pytest.approx(share, rel=0.05)
 
 
 @pytest.mark.parametrize("name", machine.known())

@@ -140,3 +140,31 @@ def test_frozen_model_without_slowdown_is_slower_by_the_products_of_its_adapters
     micro_batches = 64 / (8 / tp)
     adapters_s = 8 * micro_batches * float(np.ravel(passes * forward_s + backward_s)[0])
     assert seconds(frozen, where, tuned) <= (seconds(whole, where) + adapters_s) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("channels", "tflops"), [(21, (324, 370)), (56, (497, 648))])
+def test_attention_attains_the_published_ratio_of_head_sizes(channels: float, tflops: tuple[float, float]) -> None:
+    """FlashAttention-2 and -3 on H100, heads of 64 and 128 channels, 16,384 tokens without a mask (arXiv:2407.08608,
+    figure 5)."""
+    tuned = Constants()._replace(attention_channels=channels)
+    small, large = (
+        layer.attention_share(tuned, cases.column(16384), cases.column(channels), 1.0)[0] for channels in (64, 128)
+    )
+    assert small / large == pytest.approx(tflops[0] / tflops[1], rel=0.02)
+
+
+@given(
+    seq_len=st.integers(1, 1 << 20),
+    channels=st.integers(1, 1024),
+    computed=st.sampled_from([layer.CAUSAL_SHARE, 1.0]),
+    attention=st.floats(0.01, 1.0),
+)
+def test_longer_sequences_and_larger_heads_never_lower_the_rate_of_attention(
+    seq_len: int, channels: int, computed: float, attention: float
+) -> None:
+    tuned = Constants()._replace(attention=attention)
+
+    def share(seq_len: int, channels: int) -> float:
+        return float(layer.attention_share(tuned, cases.column(seq_len), cases.column(channels), computed)[0])
+
+    assert share(seq_len, channels) <= share(2 * seq_len, channels) <= share(2 * seq_len, 2 * channels) <= 1

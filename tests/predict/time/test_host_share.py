@@ -11,7 +11,7 @@ from trainyard import machine as machines
 from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.model import Model
-from trainyard.predict.inputs import cases, hardware
+from trainyard.predict.inputs import cases, constant_sets, hardware
 from trainyard.predict.inputs.constants import HOST_S, Constants
 from trainyard.predict.time import step
 from trainyard.predict.time.host_share import host_share
@@ -52,3 +52,12 @@ def test_the_share_is_that_of_the_simulated_step_without_a_pipeline() -> None:
     slower = Constants()._replace(**{name: 2 * getattr(Constants(), name) for name in HOST_S})
     walls = [step.step(case, HARDWARE, constants).wall for constants in (slower, Constants())]
     assert host_share(case, HARDWARE, Constants()) == pytest.approx(np.log2(walls[0] / walls[1]))
+
+
+@pytest.mark.parametrize("name", machines.known())
+def test_only_hosts_of_compiled_steps_launch_no_layers(name: str) -> None:
+    here = machines.load(name)
+    is_compiled = here.device.vendor in ("aws", "google")
+    constants = constant_sets.choose(here, "fsdp").values()
+    assert (constants.host_forward_s < 1e-6) == is_compiled
+    assert (constants.host_backward_s < 1e-6) == is_compiled

@@ -24,7 +24,7 @@ from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.time import collective_time
 from trainyard.predict.time.collective_time import RankGroup
-from trainyard.predict.time.layer import product
+from trainyard.predict.time.layer import CAUSAL_SHARE, attention_share, product
 from trainyard.predict.time.shapes import Product
 from trainyard.record import DeviceSeen
 
@@ -240,12 +240,13 @@ def _fit_probe_constants(
     fitted = solve(assumed, ("matmul", "rows", "columns", "depth"), product_residuals, prior=_PROBED_PRIOR)
     forward = [probe for probe in probes_by_kind["attention"] if not probe.size[2]]
     backward = [probe for probe in probes_by_kind["attention"] if probe.size[2]]
-    peak_share = np.median([probe.rate for probe in forward]) / device.peak[dtype].value
+    attention_names = ("attention", "attention_length", "attention_channels")
+    fitted = solve(fitted, attention_names, _attention_residuals(forward, device.peak[dtype].value), _PROBED_PRIOR)
     backward_ratio = np.median([b.seconds / f.seconds for f, b in zip(forward, backward, strict=True)])
-    fitted = fitted._replace(
-        attention=min(float(peak_share), 1.0), attention_backward=float(backward_ratio), bandwidth=1.0
-    )
-    fitted_names = ["matmul", "rows", "columns", "depth", "attention", "attention_backward", "bandwidth", "kernel_s"]
+    fitted = fitted._replace(attention_backward=float(backward_ratio))
+    fitted_names = [
+        "matmul", "rows", "columns", "depth", *attention_names, "attention_backward", "bandwidth", "kernel_s",
+    ]  # fmt: skip
     if ranks > 1:
         fitted = solve(
             fitted,
@@ -255,6 +256,21 @@ def _fit_probe_constants(
         )
         fitted_names += ["intra_node", "intra_node_s", "dispatch"]
     return {name: getattr(fitted, name) for name in fitted_names}
+
+
+def _attention_residuals(forward: Sequence[ProbedTime], peak: float) -> Residuals:
+    """Residuals of the forward probes of causal attention as a function of the constants, in standard deviations.
+    `peak`: FLOP/s of the device."""
+    tokens, channels = np.array([probe.size[:2] for probe in forward], np.float64).T
+    flops = np.array([_attention_flops(probe.size) for probe in forward])
+    measured_s = np.array([probe.seconds for probe in forward])
+
+    def residuals(tuned: Constants) -> npt.NDArray[np.float64]:
+        """Log ratio of predicted to measured seconds of each probe, over its standard deviation."""
+        attained_share = attention_share(tuned, tokens, channels, CAUSAL_SHARE)
+        return np.log((flops / (peak * attained_share) + tuned.kernel_s) / measured_s) / _NOISE
+
+    return residuals
 
 
 def _collective_residuals(

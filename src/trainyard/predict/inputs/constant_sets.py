@@ -174,6 +174,13 @@ def _measured_matmul_shares(machine: Machine) -> dict[str, float]:
     return {"matmul": share, "low_matmul": low}
 
 
+_WHOLE_STEP_COMPILERS = frozenset(("aws", "google"))
+"""Vendors whose compilers (neuronx-cc, XLA) make a single program of all layers."""
+_NO_HOST_S = dict.fromkeys(("host_forward_s", "host_backward_s", "host_experts_s", "host_collective_s"), 1e-9)
+"""Host times of a layer in such a program, which the host launches as a whole."""
+
+
 def assumed(machine: Machine) -> Constants:
     """The constants of a machine before anything is fitted."""
-    return Constants()._replace(**_measured_matmul_shares(machine))
+    host_s = _NO_HOST_S if machine.device.vendor in _WHOLE_STEP_COMPILERS else {}
+    return Constants()._replace(**host_s, **_measured_matmul_shares(machine))

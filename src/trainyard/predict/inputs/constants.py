@@ -51,9 +51,15 @@ class Constants(NamedTuple):
     adapted: float = 1.15
     """Time of a frozen layer's products with adapters over their time without."""
     attention: float = 0.35
-    """Share of the peak that fused causal attention attains forward in long sequences, counting half of the scores."""
+    """Share of the peak that fused causal attention attains forward in long sequences with 128 channels per head,
+    counting half of the scores."""
     attention_length: float = 500.0
-    """Tokens of a sequence in which fused attention attains half of that share."""
+    """Tokens of a sequence in which fused attention attains half of that share, with a causal mask; half as many are
+    enough without."""
+    attention_channels: float = 21.0
+    """Channels of a head with which fused attention attains half of the share that it would with many. `attention` is
+    the share with 128 channels. FlashAttention-2 on H100 (arXiv:2407.08608, figure 5), forward, 16,384 tokens without a
+    mask: 324 TFLOP/s with 64 channels, 370 with 128."""
     attention_backward: float = 2.9
     """Backward over forward time of fused attention."""
     scores: float = 4.0

@@ -31,6 +31,10 @@ _LEAST_SIZE = 1e-9
 """Dimension of an empty product, to avoid a division by 0."""
 _UNFUSED_KERNELS, _ROUTING_KERNELS, _LOSS_KERNELS = 4, 10, 8
 """Kernels of unfused attention, of routing tokens to experts and back, and of the loss with its gradient."""
+CAUSAL_SHARE = 0.5
+"""Share of the scores that attention computes with a causal mask."""
+_REFERENCE_HEAD_CHANNELS = 128
+"""Channels of a head with which attention attains the share `Constants.attention`."""
 _SPLIT_ATTENTION_MATRICES = 4.0
 """Matrices of attention that are quantised separately: of queries, keys, values and the output."""
 _PERMUTED_WIDTHS = 3.0
@@ -154,6 +158,16 @@ def _dequantise_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) 
     return traffic_s + cases.quantised * kernels * tuned.kernel_s
 
 
+def attention_share(tuned: Constants, seq_len: Column, head_channels: Column, computed_share: Column | float) -> Column:
+    """Share of the peak that fused attention attains forward. `head_channels`: mean of a head's queries and values;
+    `computed_share`: share of the scores that are computed, 1 or `CAUSAL_SHARE`."""
+    length_factor = 1 + computed_share / CAUSAL_SHARE * tuned.attention_length / seq_len
+    head_factor = (1 + tuned.attention_channels / head_channels) / (
+        1 + tuned.attention_channels / _REFERENCE_HEAD_CHANNELS
+    )
+    return np.minimum(tuned.attention / (length_factor * head_factor), 1.0)
+
+
 def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """(forward, backward) seconds of the attention kernel for a micro-batch; half of the scores are masked if attention
     is causal."""
@@ -162,8 +176,10 @@ def attention(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[C
     # Scores from queries and keys, and sums of the values weighted with them: 2 FLOPs for each score and channel.
     flops = 2 * score_count * (cases.queries + cases.values) / cases.tp
     peak_rate = hardware.peak * clock_ratio(hardware, tuned)
-    attained_flops = peak_rate * tuned.attention / (1 + tuned.attention_length / cases.seq_len)
-    fused_s = flops * np.where(cases.unmasked > 0, 1.0, 0.5) / attained_flops + tuned.kernel_s
+    computed_share = np.where(cases.unmasked > 0, 1.0, CAUSAL_SHARE)
+    head_channels = (cases.queries + cases.values) / (2 * cases.heads)
+    attained_share = attention_share(tuned, cases.seq_len, head_channels, computed_share)
+    fused_s = flops * computed_share / (peak_rate * attained_share) + tuned.kernel_s
     score_traffic_s = score_count * heads * cases.width_bytes * tuned.scores / (hardware.bandwidth * tuned.bandwidth)
     unfused_s = score_traffic_s + flops / (peak_rate * tuned.matmul) + _UNFUSED_KERNELS * tuned.kernel_s
     forward = np.where(cases.flash > 0, fused_s, unfused_s)
