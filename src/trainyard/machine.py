@@ -32,8 +32,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     measured: bool = False
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` unless the value is 0 or a plausible positive number, and has a source."""
+        """Raises `BadInput` unless the value is 0 or a plausible positive number, and has a source, and
+        the date is one."""
         machine_checks.check_source(self)
+        machine_checks.check_date(self.date)
         if not np.isfinite(self.value) or self.value < 0:
             raise BadInput(f"a claim of {self.value} {self.unit} is not a finite number of at least 0.")
         if self.value and not limits.LEAST_CLAIM <= self.value <= limits.MOST_CLAIM:
