@@ -8,10 +8,11 @@ from typing import Literal
 import click
 
 from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FRAMEWORK, MACHINE, SEQ_LEN
+from trainyard.cli.support.checked_options import CheckedOptions
 from trainyard.cli.support.pipes import InputFile
 
 
-@click.command()
+@click.command(cls=CheckedOptions)
 @click.argument("model", required=False, type=InputFile())
 @MACHINE
 @DEVICES

@@ -7,11 +7,12 @@ from typing import Literal
 import click
 
 from trainyard.cli.plan.plan_options import DEVICES, FIX, MACHINE
+from trainyard.cli.support.checked_options import CheckedOptions
 from trainyard.cli.support.pipes import InputFile
 from trainyard.predict.post_training.rollout_defaults import LENGTH_CV, MAX_NUM_SEQS, MEMORY_SHARE
 
 
-@click.command()
+@click.command(cls=CheckedOptions)
 @click.argument("model", type=InputFile())
 @MACHINE
 @DEVICES
