@@ -15,9 +15,11 @@ class CheckedOptions(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click does. Raises `BadInput` for an empty option, or one with two values."""
+        words = list(args)  # click removes those that it has parsed
+        rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
-            self._check(ctx, args)
-        return super().parse_args(ctx, args)
+            self._check(ctx, words)
+        return rest
 
     def _check(self, ctx: click.Context, args: list[str]) -> None:
         values = self._values(ctx, args)
@@ -34,7 +36,7 @@ class CheckedOptions(click.Command):
         """All values of each option on the command line: name -> values as text, or as True and False."""
         collecting = copy(self)
         collecting.params = [_repeatable(param) for param in self.params]
-        return collecting.make_parser(ctx).parse_args(list(args))[0]
+        return collecting.make_parser(ctx).parse_args(args)[0]
 
 
 def _repeatable(param: click.Parameter) -> click.Parameter:
