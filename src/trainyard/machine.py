@@ -380,7 +380,7 @@ def load(name_or_path: str) -> Machine:
     except BadInput as error:
         raise BadFile(f"{path}: {error.message}", error.next_step) from error
     except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        message, next_step = renamed_keys.describe_machine_key(str(error)) or described(error)
+        message, next_step = renamed_keys.describe_machine_key(str(error), Machine) or described(error)
         raise BadFile(f"{path}: {message}.", next_step) from error
     return loaded
 
