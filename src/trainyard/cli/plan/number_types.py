@@ -9,12 +9,26 @@ from typing import Any
 import click
 
 
-class Count(click.IntRange):
-    """A whole number of at least `least`, or any if None. A number with a suffix, a fraction or separators is refused
-    with its spelling."""
+class Whole(click.ParamType):
+    """A whole number. One with a suffix, a fraction or separators is refused with its spelling."""
 
-    def __init__(self, least: int | None = 1) -> None:
-        super().__init__(min=least)
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        text = str(value)
+        try:
+            if text.isascii():
+                return int(text)
+        except ValueError:
+            pass
+        self.fail(f"{text!r:.60} is not a whole number.{_whole_hint(text)}", param, ctx)
+
+
+class Count(click.IntRange):
+    """A whole number of at least 1, with the same hints."""
+
+    def __init__(self) -> None:
+        super().__init__(min=1)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value)
@@ -23,8 +37,7 @@ class Count(click.IntRange):
                 return super().convert(value, param, ctx)
         except click.BadParameter:
             pass
-        least = "" if self.min is None else f" of at least {self.min}"
-        self.fail(f"{text!r:.60} is not a whole number{least}.{_whole_hint(text)}", param, ctx)
+        self.fail(f"{text!r:.60} is not a whole number of at least 1.{_whole_hint(text)}", param, ctx)
 
 
 class Number(click.ParamType):
