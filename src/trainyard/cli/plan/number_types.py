@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 
-class Whole(click.ParamType):
+class WholeNumber(click.ParamType):
     """A whole number. One with a suffix, a fraction or separators is refused with its spelling."""
 
     name = "integer"

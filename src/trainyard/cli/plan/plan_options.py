@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from trainyard.cli.plan.number_types import COUNT_SUFFIXES, Count, Number, Whole
+from trainyard.cli.plan.number_types import COUNT_SUFFIXES, Count, Number, WholeNumber
 from trainyard.cli.support.pipes import InputFile
 
 MACHINE = click.option(
@@ -37,7 +37,7 @@ _COSTS = (
 _FINE_TUNING = (
     click.option("--fine-tune", type=click.Choice(["sft", "lora", "qlora"]),
                  help="Fine-tune: all weights (sft), adapters (lora), or adapters of 4-bit weights (qlora)."),
-    click.option("--lora-rank", type=Whole(), metavar="N", help="Rank of the adapters; default: 16."),
+    click.option("--lora-rank", type=WholeNumber(), metavar="N", help="Rank of the adapters; default: 16."),
     click.option("--lora-targets", type=click.Choice(["all", "attention", "mlp"]),
                  help="Matrices of a layer with adapters; default: all."),
     click.option("--padding", type=Number(), metavar="SHARE",
@@ -66,7 +66,7 @@ _TRAINING = (
 _FABRIC = (
     click.option("--oversubscription", type=Number(), metavar="RATIO",
                  help="Bandwidth into the switches of a pod over that of their uplinks: 4 for 4:1."),
-    click.option("--pod-nodes", type=Whole(), metavar="N",
+    click.option("--pod-nodes", type=WholeNumber(), metavar="N",
                  help="Nodes of a pod: those below one switch, or one switch a rail; with --oversubscription."),
 )  # fmt: skip
 _Command = TypeVar("_Command", bound=Callable[..., object])

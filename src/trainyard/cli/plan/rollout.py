@@ -6,7 +6,7 @@ from typing import Literal
 
 import click
 
-from trainyard.cli.plan.number_types import Count, Number, Whole
+from trainyard.cli.plan.number_types import Count, Number, WholeNumber
 from trainyard.cli.plan.plan_options import DEVICES, FIX, MACHINE
 from trainyard.cli.support.checked_options import CheckedOptions
 from trainyard.cli.support.pipes import InputFile
@@ -17,11 +17,11 @@ from trainyard.predict.post_training.rollout_defaults import LENGTH_CV, MAX_NUM_
 @click.argument("model", type=InputFile())
 @MACHINE
 @DEVICES
-@click.option("--prompts", type=Whole(), required=True, metavar="N", help="Prompts per step.")
-@click.option("--samples", type=Whole(), required=True, metavar="N", help="Responses per prompt (group size).")
-@click.option("--prompt-tokens", type=Whole(), required=True, metavar="N", help="Tokens of a prompt.")
-@click.option("--response-tokens", type=Whole(), required=True, metavar="N", help="Mean tokens of a response.")
-@click.option("--max-response-tokens", type=Whole(), metavar="N",
+@click.option("--prompts", type=WholeNumber(), required=True, metavar="N", help="Prompts per step.")
+@click.option("--samples", type=WholeNumber(), required=True, metavar="N", help="Responses per prompt (group size).")
+@click.option("--prompt-tokens", type=WholeNumber(), required=True, metavar="N", help="Tokens of a prompt.")
+@click.option("--response-tokens", type=WholeNumber(), required=True, metavar="N", help="Mean tokens of a response.")
+@click.option("--max-response-tokens", type=WholeNumber(), metavar="N",
               help="Length at which a response is cut off; default: twice the mean.")  # fmt: skip
 @click.option("--length-cv", type=Number(), default=LENGTH_CV, metavar="RATIO",
               help="Standard deviation of response lengths over their mean; default: 0.6, assumed.")  # fmt: skip
@@ -32,7 +32,7 @@ from trainyard.predict.post_training.rollout_defaults import LENGTH_CV, MAX_NUM_
 @click.option("--reference/--no-reference", default=True,
               help="Compute those of a frozen reference model; default: yes.")  # fmt: skip
 @click.option("--critic", is_flag=True, help="Apply and train a value model as large as the policy (PPO).")
-@click.option("--max-num-seqs", type=Whole(), default=MAX_NUM_SEQS, metavar="N",
+@click.option("--max-num-seqs", type=WholeNumber(), default=MAX_NUM_SEQS, metavar="N",
               help="Most concurrent requests of a replica; default: 1,024.")  # fmt: skip
 @click.option("--memory-share", type=Number(), default=MEMORY_SHARE, metavar="SHARE",
               help="Share of the device memory for weights and KV cache in generation; default: 0.9.")  # fmt: skip
