@@ -25,12 +25,22 @@ PRICE_SOURCE = 'source = "zhebrak/llm-cluster-simulator@1db1341 src/core/cost/cl
     [
         (PRICE_SOURCE, 'source = ""', ["2.5", "source"]),
         (PRICE_SOURCE, 'source = " \\t"', ["2.5", "source"]),
-        ("value = 2.5,", "value = 1e6,", ["h100", "1e+06", "100000"]),
+        ("value = 2.5,", "value = 1e6,", ["h100", "price", "1e+06", "1000"]),
         ('value = 2.5, unit = "USD/h"', 'value = 2.5, unit = "EUR/h"', ["2.5", "EUR/h", "USD/h"]),
         ("value = 3.35e12", "value = 1e18", ["H100", "1e+18", "1e+14"]),
         ("value = 3.35e12", "value = 3.35", ["H100", "3.35", "1e+06"]),
         ("value = 84943715697", "value = 1e3", ["H100", "1000", "1e+06"]),
-        ("value = 700,", "value = 7e8,", ["H100", "7e+08", "W"]),
+        ("value = 2.5,", "value = 99999,", ["h100", "price", "99999", "1000"]),
+        ('date = "2026-02"', 'date = "tomorrow"', ["tomorrow", "$.price", "2026-02"]),
+        ('date = "2026-02"', 'date = "2026-13"', ["2026-13", "$.price"]),
+        ('date = "2026-02"', 'date = "20260201"', ["20260201", "$.price"]),
+        ("per_node = 8", "per_node = 1000000", ["per_node", "1,000,000", "65,536"]),
+        ("per_node = 8", "per_node = 1\nnodes = 9999999", ["nodes", "9,999,999", "1,048,576"]),
+        ("value = 700,", "value = 0.7,", ["H100", "device.power", "0.7", "10", "30000"]),
+        ("value = 700,", "value = 5e6,", ["H100", "device.power", "5e+06", "10", "30000"]),
+        ("value = 84943715697", "value = 9e14", ["H100", "device.memory", "9e+14", "1e+13"]),
+        ("value = 2e12,", "value = 9e14,", ["host.memory", "9e+14", "2e+14"]),
+        ("float8 = { value = 1979e12", "float8 = { value = 500e12", ["9.89e+14", "5e+14", "float16", "float8"]),
         ("value = 1979e12", "value = 1979e18", ["H100", "1.979e+21", "1e+19"]),
         ("tf32 = { value = 494.5e12", "tf32 = { value = 9890e12", ["9.89e+15", "tf32", "9.89e+14"]),
         ("float32 = { value = 67e12", "float32 = { value = 670e12", ["6.7e+14", "float32", "4.945e+14", "tf32"]),
@@ -56,7 +66,9 @@ def test_impossible_machine_is_refused_with_its_numbers(old: str, new: str, valu
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("float8 = { value = 1979e12", "float8 = { value = 500e12"),  # float8 without units of its own
+        ("float8 = { value = 1979e12", "float8 = { value = 989e12"),  # as fast as bfloat16
+        ('date = "2026-02"', 'date = "2026-02-28"'),
+        ("value = 700,", "value = 10,"),
         ("value = 450e9", "value = 3.35e12"),  # as fast as the memory
         ("value = 3.4e-6", "value = 0.0"),
     ],

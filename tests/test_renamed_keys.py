@@ -58,6 +58,26 @@ def test_fix_of_an_old_key_names_the_new_one():
     assert missing_values(caught.value.next_step, "activation_checkpoint") == []
 
 
+@pytest.mark.parametrize(
+    ("line", "misspelt", "path", "suggestion"),
+    [
+        ("per_node = 8", "per_nodes = 8", "per_nodes", "per_node"),
+        ("memory = {", "memry = {", "$.device", "memory"),
+        ("power = { value", "power = { vale", "$.device.power", "value"),
+        ("float8 = { value", "float8 = { vale", "$.device.peak", "value"),
+        ("[inter_node]", "[[fabric]]\nnode = 4\n[inter_node]", "$.fabric", "nodes"),
+    ],
+)
+def test_misspelt_key_of_a_machine_file_has_a_suggestion(line, misspelt, path, suggestion, tmp_path):
+    text = machine.known()["h100"].read_text()
+    assert line in text
+    file = tmp_path / "mine.toml"
+    file.write_text(text.replace(line, misspelt, 1))
+    with refused(BadFile, str(file), path) as caught:
+        machine.load(str(file))
+    assert missing_values(caught.value.next_step, suggestion) == []
+
+
 @pytest.mark.parametrize("schema", OLD_SCHEMAS)
 def test_a_stored_run_with_old_keys_is_upgraded_when_read(tmp_path, schema):
     store = Store(tmp_path, say=lambda text: None)

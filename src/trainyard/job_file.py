@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
 
@@ -20,6 +20,7 @@ from trainyard.job import Job
 from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.redact import secret_paths
+from trainyard.struct_types import fields_at, type_at
 
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 _MESSAGE_AND_PATH = re.compile(r"(?P<message>.*?)(?: - at `\$(?P<path>[^`]*)`)?\Z", re.DOTALL)
@@ -31,23 +32,6 @@ def _split_path(error: str) -> tuple[str, str]:
     """Split msgspec's "message - at `$.path`" into (message, path)."""
     match = _MESSAGE_AND_PATH.match(error)
     return (match["message"], match["path"] or "") if match else (error, "")
-
-
-def _type_at(path: str) -> Any:
-    """The type of a job document's value at a path such as `.layout` or `.recipe.activation_checkpoint`: the annotation
-    of its field, None if there is no such field."""
-    kind: Any = Job
-    for part in filter(None, path.split(".")):
-        structs = [option for option in (kind, *get_args(kind)) if hasattr(option, "__struct_fields__")]
-        kind = get_type_hints(structs[0]).get(part) if structs else None
-    return kind
-
-
-def _fields_at(path: str) -> tuple[str, ...]:
-    """The fields of the struct at a path of a job document; empty if there is none."""
-    kind = _type_at(path)
-    options = (option for option in (kind, *get_args(kind)) if hasattr(option, "__struct_fields__"))
-    return next((option.__struct_fields__ for option in options), ())
 
 
 def choices(kind: Any) -> list[bool | int | str]:
@@ -103,13 +87,13 @@ def _converted(document: Any, kind: type[Kind], where: str, root: str = "") -> K
             message, hint = cause.message, cause.next_step
         elif unknown := _UNKNOWN_KEY.search(message):
             message = f"unknown key {unknown[1]!r}"
-            hint = nearest(unknown[1], _fields_at(root + path))
+            hint = nearest(unknown[1], fields_at(Job, root + path))
             if new := renamed_keys.new_key((root + path).lstrip("."), unknown[1]):
                 message, hint = f"{unknown[1]!r} was renamed to {new!r}", f"Use {new}."
         elif new := _new_value(message, (root + path).lstrip(".")):
             message, hint = f"{message} was renamed to {new!r}", f"Use {new!r}."
         else:
-            message, hint = refusal(message, _type_at(root + path))
+            message, hint = refusal(message, type_at(Job, root + path))
         raise BadJob(f"{where} at ${root}{path}: {message.rstrip('.')}.", hint) from error
 
 

@@ -7,6 +7,7 @@ form a tree (`Machine.fabric`); without one, every device can send to any other 
 
 from __future__ import annotations
 
+import os
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from math import log, prod
@@ -19,6 +20,7 @@ import numpy as np
 from trainyard import limits, machine_checks, named_sizes, renamed_keys, words
 from trainyard.errors import BadFile, BadInput, UnknownName, described, nearest
 from trainyard.formats import toml
+from trainyard.formats.regular_files import is_regular, read_bytes
 from trainyard.machine_aliases import ALIASES, IGNORED_WORDS
 
 
@@ -32,8 +34,10 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     measured: bool = False
 
     def __post_init__(self) -> None:
-        """Raises `BadInput` unless the value is 0 or a plausible positive number, and has a source."""
+        """Raises `BadInput` unless the value is 0 or a plausible positive number, and has a source, and
+        the date is one."""
         machine_checks.check_source(self)
+        machine_checks.check_date(self.date)
         if not np.isfinite(self.value) or self.value < 0:
             raise BadInput(f"a claim of {self.value} {self.unit} is not a finite number of at least 0.")
         if self.value and not limits.LEAST_CLAIM <= self.value <= limits.MOST_CLAIM:
@@ -352,27 +356,31 @@ def known() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}
 
 
+def find_file(name_or_path: str) -> Path | None:
+    """The file of a machine in the package by its name (`h100`), or the user's file, which may be a folder or a pipe;
+    None if there is neither."""
+    known_paths = known()
+    path = known_paths.get(name_or_path) or Path(name_or_path)
+    if is_regular(path):
+        return path
+    resolved = named_sizes.resolve(name_or_path[:100], known_paths, ALIASES, IGNORED_WORDS)
+    return known_paths.get(resolved) or (path if os.path.exists(name_or_path) else None)
+
+
 def load(name_or_path: str) -> Machine:
     """Loads a machine by the name of a file in the package (`h100`) or from the user's TOML file. Raises `UnknownName`
     if there is neither, or `BadFile` for an invalid file or numbers that no hardware has."""
-    known_paths = known()
-    path = known_paths.get(name_or_path) or Path(name_or_path)
+    path = find_file(name_or_path)
+    if path is None:
+        raise UnknownName(f"there is no machine {name_or_path[:100]!r}.", nearest(name_or_path, known()))
+    data = read_bytes(path)
     try:
-        exists = path.is_file()
-    except (OSError, ValueError):  # a name that is too long or contains a NUL
-        exists = False
-    if not exists:
-        name = named_sizes.resolve(name_or_path[:100], known_paths, ALIASES, IGNORED_WORDS)
-        if not name:
-            raise UnknownName(f"there is no machine {name_or_path[:100]!r}.", nearest(name_or_path, known_paths))
-        path = known_paths[name]
-    try:
-        loaded = msgspec.convert(toml.loads(path.read_text("utf-8")), Machine)
+        loaded = msgspec.convert(toml.loads(data.decode("utf-8")), Machine)
         machine_checks.check_machine(loaded)
     except BadInput as error:
         raise BadFile(f"{path}: {error.message}", error.next_step) from error
-    except (OSError, toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        message, next_step = renamed_keys.describe_machine_key(str(error)) or described(error)
+    except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        message, next_step = renamed_keys.describe_machine_key(str(error), Machine) or described(error)
         raise BadFile(f"{path}: {message}.", next_step) from error
     return loaded
 

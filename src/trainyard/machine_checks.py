@@ -7,11 +7,13 @@ some products, and not a bound on others.
 
 from __future__ import annotations
 
+import datetime
+import re
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainyard import units
+from trainyard import limits, units
 from trainyard.errors import BadInput
 
 if TYPE_CHECKING:
@@ -28,29 +30,37 @@ class Range(NamedTuple):
     known: str
 
 
-_MEMORY = Range("memory", 1e6, 1e15, "bytes", "288e9 bytes of HBM of a B300, several 1e12 bytes of a host")
+_MEMORY = Range("memory", 1e6, 1e13, "bytes", "288e9 bytes of HBM of a B300, 1.5e12 bytes of DDR of an SN40L")
+_HOST_MEMORY = _MEMORY._replace(most=2e14, known="17e12 bytes of the hosts of a GB200 rack, 64e12 of one host")
 _DRAM_BANDWIDTH = Range(
     "memory bandwidth", 1e6, 1e14, "bytes/s", "8e12 bytes/s of the HBM of a B200, 22e12 announced with HBM4"
 )
 _SRAM_BANDWIDTH = Range("memory bandwidth", 1e6, 1e17, "bytes/s", "21e15 bytes/s of the SRAM of a wafer (WSE-3)")
 _PEAK = Range("peak", 1e6, 1e19, "FLOP/s", "1.25e17 FLOP/s of a wafer (WSE-3)")
 _SUSTAINED = _PEAK._replace(quantity="sustained rate")
-_POWER = Range("power", 0.1, 1e6, "W", "1,400 W of a GB300, 23,000 W of a wafer (WSE-3)")
+_POWER = Range("power", 10, 3e4, "W", "1,400 W of a GB300, 23,000 W of a wafer (WSE-3)")
 _LINK_BANDWIDTH = Range("bandwidth", 1e3, 1e15, "bytes/s", "1.28e12 bytes/s of NeuronLink in a Trainium3")
 _LATENCY = Range("latency", 0.0, 1.0, "s", "about 1e-5 s between nodes")
 _OVERSUBSCRIPTION = Range(
     "switch oversubscription", 1.0, 1e3, "ratio",
     "1 (non-blocking) to 7 (between the pods of Llama 3's cluster, arXiv:2407.21783, section 3.3.1)",
 )  # fmt: skip
-_PRICE = Range("price", 0.0, 1e5, "USD/h", "6 USD per hour of a GB200")
+_PRICE = Range("price", 0.0, 1e3, "USD/h", "6 USD per hour of a GB200")
+_PER_NODE = limits.Limit("devices per node", 1 << 16, "9,216 chips of a pod of TPU7x")
+_NODES = limits.Limit("nodes", 1 << 20, "announced clusters have about 1,000,000 accelerators")
 
 _MOST_SRAM_BYTES = 64e9
 """More memory than this is not on the chip: a wafer (WSE-3) has 44e9 bytes of SRAM."""
-_NARROWER: Mapping[str, tuple[str, ...]] = {"float32": ("tf32",), "tf32": ("float16", "bfloat16")}
-"""Formats of matrix products -> those with fewer bits, which no device computes more slowly. Devices without units for
-float8 or float4 may compute these more slowly, and CPUs 16-bit formats."""
-
-
+_NARROWER: Mapping[str, tuple[str, ...]] = {
+    "float32": ("tf32",),
+    "tf32": ("float16", "bfloat16"),
+    "float16": ("float8",),
+    "bfloat16": ("float8",),
+    "float8": ("float4",),
+}
+"""Formats of matrix products -> those with fewer bits, which no device with units for them computes more slowly. A
+device without such units has no peak in the format; CPUs may compute 16-bit formats more slowly."""
+_DATE = re.compile(r"\d{4}(-\d\d){0,2}", re.ASCII)
 _ROUNDED = 0.01
 """Relative difference between a bandwidth and the sum of its parts that rounding explains."""
 
@@ -64,26 +74,40 @@ def check_source(claim: Claim) -> None:
         )
 
 
+def check_date(date: str) -> None:
+    """Raises `BadInput` for a date of a claim that is not a year, a month or a day; empty if unknown."""
+    try:
+        if date and not _DATE.fullmatch(date):
+            raise ValueError
+        datetime.date.fromisoformat(f"{date or '2000'}-01-01"[:10])
+    except ValueError as error:
+        raise BadInput(
+            f"a claim has the date {date!r:.60}, which is not an ISO date.",
+            "Write a year, a month or a day: 2026, 2026-02 or 2026-02-28; or leave it out.",
+        ) from error
+
+
 def check_machine(machine: Machine) -> None:
     """Raises `BadInput` for a number that no hardware has, or that contradicts another one of the machine."""
+    limits.check_value("per_node =", machine.per_node, _PER_NODE)
+    limits.check_value("nodes =", machine.nodes, _NODES)
     _check_device(machine.device)
-    links = [link for link in (machine.intra_node, machine.inter_node, machine.host and machine.host.link) if link]
-    for link in links:
-        for bandwidth in filter(None, (link.bandwidth, link.peer_bandwidth)):
-            _check_range(link.name, bandwidth, _LINK_BANDWIDTH)
-        for axis in link.torus.axes if link.torus else ():
-            _check_range(f"the torus of {link.name}", axis.bandwidth, _LINK_BANDWIDTH)
-        _check_range(link.name, link.latency, _LATENCY)
-        _check_link_of_device(link, machine.device.name, machine.device.bandwidth)
+    host = machine.host
+    links = {"intra_node": machine.intra_node, "inter_node": machine.inter_node, "host.link": host and host.link}
+    for key, link in links.items():
+        if link:
+            _check_link(key, link)
+            _check_link_of_device(link, machine.device.name, machine.device.bandwidth)
     for level in machine.fabric:
-        _check_range(f"fabric level {level.name!r}", level.oversubscription, _OVERSUBSCRIPTION)
+        owner = f"fabric level {level.name!r}"
+        _check_range("fabric.oversubscription", owner, level.oversubscription, _OVERSUBSCRIPTION)
         if level.latency:
-            _check_range(f"fabric level {level.name!r}", level.latency, _LATENCY)
-    if machine.host:
-        _check_range("the host", machine.host.memory, _MEMORY)
-        _check_range("the host", machine.host.bandwidth, _DRAM_BANDWIDTH)
+            _check_range("fabric.latency", owner, level.latency, _LATENCY)
+    if host:
+        _check_range("host.memory", "the host", host.memory, _HOST_MEMORY)
+        _check_range("host.bandwidth", "the host", host.bandwidth, _DRAM_BANDWIDTH)
     if machine.price:
-        _check_range(machine.name, machine.price, _PRICE)
+        _check_range("price", machine.name, machine.price, _PRICE)
 
 
 def check_fabric(machine: Machine) -> None:
@@ -157,30 +181,43 @@ def check_algorithms(machine: Machine) -> None:
 
 def _check_device(device: Device) -> None:
     """Raises `BadInput` for an impossible number of a device."""
-    _check_range(device.name, device.memory, _MEMORY)
-    _check_range(device.name, device.bandwidth, _bandwidth_range(device.memory))
+    memory_range = _HOST_MEMORY if device.vendor == "cpu" else _MEMORY
+    _check_range("device.memory", device.name, device.memory, memory_range)
+    _check_range("device.bandwidth", device.name, device.bandwidth, _bandwidth_range(device.memory))
     if device.power:
-        _check_range(device.name, device.power, _POWER)
-    for peak in device.peak.values():
-        _check_range(device.name, peak, _PEAK)
+        _check_range("device.power", device.name, device.power, _POWER)
+    for dtype, peak in device.peak.items():
+        _check_range(f"device.peak.{dtype}", device.name, peak, _PEAK)
     if device.vendor != "cpu":
         _check_peaks(device.name, device.peak)
     _check_achieved(device.name, device.achieved, device.peak)
     _check_sustained(device.name, device.sustained, device.peak)
 
 
-def _check_range(owner: str, claim: Claim, allowed: Range) -> None:
-    """Raises `BadInput` unless the claim is in the unit and the range. `owner`: the name of the device, link or
-    machine."""
+def _check_link(key: str, link: Link) -> None:
+    """Raises `BadInput` for an impossible bandwidth or latency of a link. `key`: of its table in the machine file."""
+    bandwidths = {"bandwidth": link.bandwidth, "peer_bandwidth": link.peer_bandwidth}
+    for name, bandwidth in bandwidths.items():
+        if bandwidth:
+            _check_range(f"{key}.{name}", link.name, bandwidth, _LINK_BANDWIDTH)
+    for axis in link.torus.axes if link.torus else ():
+        _check_range(f"{key}.torus.axes.bandwidth", f"the torus of {link.name}", axis.bandwidth, _LINK_BANDWIDTH)
+    _check_range(f"{key}.latency", link.name, link.latency, _LATENCY)
+
+
+def _check_range(key: str, owner: str, claim: Claim, allowed: Range) -> None:
+    """Raises `BadInput` unless the claim is in the unit and the range. `key`: in the machine file; `owner`: the name of
+    the device, link or machine."""
     if claim.unit and claim.unit != allowed.unit:
         raise BadInput(
-            f"{owner} has a {allowed.quantity} of {claim.value:g} in {claim.unit!r}, but it is read in {allowed.unit}.",
+            f"{owner} has a {allowed.quantity} ({key}) of {claim.value:g} in {claim.unit!r}, but it is read in "
+            f"{allowed.unit}.",
             f'Convert the value, and set unit = "{allowed.unit}".',
         )
     if not allowed.least <= claim.value <= allowed.most:
         raise BadInput(
-            f"{owner} has a {allowed.quantity} of {claim.value:g} {claim.unit}, which is not between {allowed.least:g} "
-            f"and {allowed.most:g} {allowed.unit}.",
+            f"{owner} has a {allowed.quantity} ({key}) of {claim.value:g} {claim.unit}, which is not between "
+            f"{allowed.least:g} and {allowed.most:g} {allowed.unit}.",
             f"Check its unit, {allowed.unit}. Known: {allowed.known}.",
         )
 
@@ -196,9 +233,9 @@ def _check_peaks(owner: str, peaks: Mapping[str, Claim]) -> None:
         for narrow in narrower:
             if wide in peaks and narrow in peaks and peaks[wide].value > peaks[narrow].value:
                 raise BadInput(
-                    f"{owner} has a peak of {peaks[wide].value:g} FLOP/s in {wide}, more than {peaks[narrow].value:g} "
-                    f"in {narrow}.",
-                    "Take both from one data sheet, without sparsity.",
+                    f"{owner} has a peak of {peaks[wide].value:g} FLOP/s in {wide} (device.peak.{wide}), more than "
+                    f"{peaks[narrow].value:g} in {narrow}.",
+                    f"Take both from one data sheet, without sparsity; leave out {narrow} if it has no units for it.",
                 )
 
 
@@ -221,7 +258,7 @@ def _check_sustained(owner: str, sustained: Mapping[str, Claim], peaks: Mapping[
     """Raises `BadInput` for a sustained rate without a peak of the same dtype, or above it. Both: by dtype, in
     FLOP/s."""
     for dtype, claim in sustained.items():
-        _check_range(owner, claim, _SUSTAINED)
+        _check_range(f"device.sustained.{dtype}", owner, claim, _SUSTAINED)
         if dtype not in peaks:
             raise BadInput(
                 f"{owner} has a sustained rate of {claim.value:g} FLOP/s in {dtype}, but no peak in {dtype}.",

@@ -7,7 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-_UNKNOWN_KEY = re.compile(r"unknown field `(?P<key>[^`]*)`(?P<path> - at `\$[^`]*`)?")
+from trainyard.errors import nearest
+from trainyard.struct_types import fields_at
+
+_UNKNOWN_KEY = re.compile(r"unknown field `(?P<key>[^`]*)`(?P<where> - at `\$(?P<path>[^`]*)`)?")
 """msgspec's message about a key that a struct does not have, with the path of the struct."""
 
 KEYS: Mapping[str, Mapping[str, str]] = {
@@ -88,14 +91,16 @@ MACHINE_KEYS: Mapping[str, str] = {
 """Old key of a machine file, in any of its tables -> new key."""
 
 
-def describe_machine_key(error: str) -> tuple[str, str] | None:
-    """The message, without its full stop, and the next step for msgspec's `error` about an old key of a machine file;
-    None for any other error."""
+def describe_machine_key(error: str, root: type) -> tuple[str, str] | None:
+    """The message, without its full stop, and the next step for msgspec's `error` about an old or unknown key of a
+    machine file, which is decoded as `root`; None for any other error."""
     unknown = _UNKNOWN_KEY.search(error)
-    renamed = MACHINE_KEYS.get(unknown["key"]) if unknown else None
-    if unknown is None or renamed is None:
+    if unknown is None:
         return None
-    return f"{unknown['key']!r} was renamed to {renamed!r}{unknown['path'] or ''}", f"Use {renamed}."
+    key, where = unknown["key"], unknown["where"] or ""
+    if renamed := MACHINE_KEYS.get(key):
+        return f"{key!r} was renamed to {renamed!r}{where}", f"Use {renamed}."
+    return f"unknown key {key!r}{where}", nearest(key, fields_at(root, unknown["path"] or ""))
 
 
 def upgraded_point(point: Any) -> Any:

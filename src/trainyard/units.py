@@ -57,6 +57,11 @@ def _ns_from_decimal_us(text: str) -> int:
         raise ValueError(f"{text[:40]!r} is not a time in microseconds") from error
 
 
+def is_whole_number(text: str) -> bool:
+    """Whether a text is a whole number of at most 9 decimal digits, without a sign."""
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
 def parse_size(text: str) -> int:
     """`"80 GB"` -> 80_000_000_000 bytes. Raises `BadInput`."""
     match = _QUANTITY.match(text)

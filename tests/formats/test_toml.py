@@ -52,3 +52,21 @@ def test_machine_files_round_trip(name: str) -> None:
     document = toml.loads(text)
     assert toml.dumps(document, toml.head_comment(text)) == text
     assert {"source", "value", "unit"} <= document["device"]["memory"].keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a = 1\nper_node = 2\n\nper_node = 4\n", ["'per_node'", "line 4"]),
+        ("a = 1\na = 2", ["'a'", "line 2"]),
+        ("[d]\nx = [\n1,\n]\nx = [\n2,\n3]\n", ["'x'", "line 5"]),
+        ('"a b" = 1\n"a b" = 2\n', ["a b", "line 2"]),
+        ("x = 1\n[x]\ny = 2\n", ["'x'", "line 2"]),
+        ("[device.peak]\na = 1\n[device.peak]\nb = 1\n", ["[device.peak]", "line 3"]),
+        ("x = {a = 1, a = 2}\n", ["'a'", "line 1"]),
+    ],
+)
+def test_repeated_keys_are_named_with_their_line(text: str, values: list[str]) -> None:
+    with pytest.raises(toml.DecodeError) as caught:
+        toml.loads(text)
+    assert [value for value in values if value not in str(caught.value)] == []

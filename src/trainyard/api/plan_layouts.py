@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import msgspec
 
@@ -20,6 +21,7 @@ from trainyard.api.plan_request import PlanRequest, read_request, with_next_step
 from trainyard.api.run_costs import RunCosts, read_budget
 from trainyard.api.training_options import TrainingOptions, given_options, read_training
 from trainyard.errors import BadInput, BadJob, MissingLibrary, UnknownName, nearest
+from trainyard.formats.regular_files import is_regular
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.model import Model
@@ -43,7 +45,7 @@ from trainyard.predict.search.shortlist import shortlist
 from trainyard.report.plans import plan_tables, plans_file
 from trainyard.report.plans.plans_file import Plans
 from trainyard.train.fake_run import held_memory
-from trainyard.units import counted, show_size
+from trainyard.units import counted, is_whole_number, show_size
 
 _AXIS_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 1)}
 """Least and largest value of the axes that do not count ranks or samples."""
@@ -364,10 +366,10 @@ def _check_same(job: Job, file: str, wanted: PlannerInput, ranks_per_device: int
 def load_machine(name: str) -> Machine:
     """The machine of a preset's name or a TOML file. Raises `BadInput` if `name` is empty, or for a file in error."""
     kind, colon, count = name.rpartition(":")
-    if colon and count.isdecimal() and kind in machines.known():
+    if colon and machines.find_file(kind) and not is_regular(Path(name)):
         raise BadInput(
             f"--machine {name}: a count is only given for the parts of a mixed cluster.",
-            f"Pass --machine {kind} --devices {count}.",
+            f"Pass --machine {kind} --devices {count if is_whole_number(count) else 'N'}.",
         )
     if not name:
         raise BadInput("No machine given.", "Pass --machine with a name (trainyard plan list machines) or a TOML file.")
@@ -397,7 +399,7 @@ def _parse_fix(text: str) -> tuple[str, int | str]:
             raise UnknownName(f"--fix {text}: there is no schedule {value!r}.", nearest(value, schedules.SCHEDULES))
         return axis, schedules.SCHEDULES.index(value)
     least, most = _AXIS_BOUNDS.get(axis, (1, limits.DEVICES.most))
-    if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
+    if is_whole_number(value) and least <= int(value) <= most:
         return axis, int(value)
     names = {
         "activation_checkpoint": f"Use one of {', '.join(ACTIVATION_CHECKPOINTS)}.",

@@ -13,6 +13,7 @@ from trainyard.api.plan_request import read_request
 from trainyard.errors import BadInput, BadJob, UnknownName, nearest
 from trainyard.machine import Machine
 from trainyard.model import Model
+from trainyard.predict.inputs import cluster_size
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.post_training import decode_cost
@@ -106,6 +107,7 @@ def plan_rollout(
     runner = framework or (request.framework if request.job else "megatron")
     options = PlanOptions(devices=devices, batch=workload.sequences, seq_len=workload.longest, fix=fix)
     wanted = planner_input_of(request, target, options)
+    cluster_size.check_ranks(target, wanted.devices)
     generation_ranks = (generation_devices or 0) * target.device.ranks
     _check_split(target, wanted.devices, generation_ranks)
     planner = StepPlanner(

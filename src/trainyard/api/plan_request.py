@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from trainyard import job_file
 from trainyard.errors import BadFile, BadInput, described
-from trainyard.formats.regular_files import unreadable
+from trainyard.formats.regular_files import is_regular, open_regular
 from trainyard.job import Job
 from trainyard.model import Model
 from trainyard.models import presets
@@ -143,15 +143,14 @@ def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> 
 def _bytes(path: Path, required: bool) -> bytes | None:
     """The first bytes of a file, one more than a configuration may have; None if there is no such file. `required`:
     raise `BadFile` instead."""
+    if str(path) in presets.known() or not (required or is_regular(path)):
+        return None
     try:
-        if str(path) in presets.known() or (not required and not path.is_file()):
-            return None
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(LARGEST + 1)
-    except (OSError, ValueError) as error:
-        if not required:
-            return None
-        raise unreadable(path, error, "Pass the file of a training configuration.") from error
+    except BadFile as error:
+        error.next_step = "Pass the file of a training configuration." if required else ""
+        raise
 
 
 def _model_request(name: str) -> PlanRequest:

@@ -48,10 +48,12 @@ def open_regular(path: Path, shown: str = "") -> Iterator[IO[bytes]]:
 
     Raises `BadFile`, also for an `OSError` inside the block, which should only read."""
     shown = shown or str(path)
+    if "\0" in str(path):
+        raise BadFile(f"{shown!r}: a null byte in the name of a file.")
     try:
         with open(path, "rb", opener=_open_without_blocking) as file:
-            if irregular(os.fstat(file.fileno()).st_mode):
-                raise BadFile(f"{shown}: not a regular file.")
+            if kind := irregular(os.fstat(file.fileno()).st_mode):
+                raise BadFile(f"{shown}: not a regular file, but {kind}.")
             yield file
     except OSError as error:
         raise unreadable(shown, error) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from itertools import takewhile
@@ -12,19 +13,45 @@ import tomli_w
 from trainyard.printable import paired
 
 DecodeError = tomllib.TOMLDecodeError
+_REPEATED_KEY = "Cannot overwrite a value"
+_REPEATED_TABLE = re.compile(r"Cannot declare \((.*)\) twice")
+_QUOTED = re.compile(r"'([^']*)'")
+_LINE = re.compile(r"\(at line (\d+),")
+_NAME = r"""(?:"[^"]*"|'[^']*'|[\w.\s-])+"""
+_KEY = re.compile(rf"\s*(?:\[+(?=\s*[a-zA-Z_])(?P<table>{_NAME})\]|(?P<key>{_NAME})=)", re.ASCII)
+"""The key of a line, or the name of its table."""
 
 
 def loads(text: str) -> dict[str, Any]:
-    """Parses a document. Raises `DecodeError`, also for values nested beyond Python's stack and for integers of more
-    digits than Python converts, which tomllib reports by other exceptions."""
+    """Parses a document. Raises `DecodeError`, which names a key or a table that occurs twice; also for values nested
+    beyond Python's stack and for integers of more digits than Python converts, which tomllib reports by other
+    exceptions."""
     try:
         return tomllib.loads(text)
-    except DecodeError:
+    except DecodeError as error:
+        if repeated := _name_repeated(str(error), text):
+            raise DecodeError(repeated) from error
         raise
     except RecursionError as error:
         raise DecodeError("nested too deeply") from error
     except ValueError as error:
         raise DecodeError("an integer has thousands of digits") from error
+
+
+def _name_repeated(error: str, text: str) -> str:
+    """A message that names the key or the table that occurs twice, with its line; empty for other errors of tomllib.
+    It gives the line at which the second value ends, whose key is on it or above."""
+    at_line = _LINE.search(error)
+    lines = text.split("\n")[: int(at_line[1]) if at_line else None]
+    if error.startswith(_REPEATED_KEY):
+        for number in range(len(lines), 0, -1):
+            if key := _KEY.match(lines[number - 1]):
+                name = (key["table"] or key["key"]).strip()
+                return f"the key {name!r} occurs twice, the second time on line {number}"
+    if table := _REPEATED_TABLE.match(error):
+        name = ".".join(_QUOTED.findall(table[1]))
+        return f"the table [{name}] occurs twice, the second time on line {len(lines)}"
+    return ""
 
 
 def dumps(document: Mapping[str, Any], comment: str = "") -> str:

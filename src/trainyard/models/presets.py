@@ -16,7 +16,7 @@ import msgspec
 from trainyard import named_sizes, renamed_keys
 from trainyard.errors import BadFile, BadJob, FileTooLarge, MissingFile, UnknownName, described
 from trainyard.formats import toml
-from trainyard.formats.regular_files import unreadable
+from trainyard.formats.regular_files import open_regular
 from trainyard.machine import Claim
 from trainyard.models import hugging_face_architectures
 from trainyard.models.model_aliases import ALIASES, IGNORED_WORDS, OWNERS
@@ -159,8 +159,9 @@ def _find(name_or_path: str, folder: Path) -> Path:
             if file.is_file():
                 return file
         is_folder, is_link = bool(name_or_path) and path.is_dir(), path.is_symlink()
+        exists = path.exists()
     except (OSError, ValueError):  # a name that is too long, or contains a null byte
-        is_folder = is_link = False
+        is_folder = is_link = exists = False
     short_name = name_or_path[:100]
     if name := named_sizes.resolve(short_name, known_paths, ALIASES, IGNORED_WORDS, OWNERS):
         return known_paths[name]
@@ -170,16 +171,15 @@ def _find(name_or_path: str, folder: Path) -> Path:
         )
     if is_folder:
         raise MissingFile(f"{short_name!r} is a folder without a config.json.", "Pass a model's name or its file.")
+    if exists and name_or_path:  # a pipe or a device, which cannot be read
+        return path
     raise UnknownName(f"there is no model or file {short_name!r}.", named_sizes.suggest(short_name, known_paths))
 
 
 def _read(path: Path) -> bytes:
     """The bytes of a model file. Raises if it cannot be read or has more than `MAX_FILE_BYTES` bytes."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise unreadable(path, error) from error
+    with open_regular(path) as file:
+        data = file.read(MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise FileTooLarge(f"{path}: more than {MAX_FILE_BYTES:,} bytes, too large for a model file.")
     return data

@@ -87,6 +87,19 @@ def test_checkpoint_seconds_stop_the_training(capsys: pytest.CaptureFixture[str]
     assert long["days"] > short["days"]
 
 
+@pytest.mark.parametrize(
+    ("name", "keys"), [("h800", ["price"]), ("tpu-v5e", ["price", "power"]), ("h100", [])], ids=str
+)
+def test_unknown_costs_name_the_keys_of_a_machine_file(
+    name: str, keys: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(["plan", "tiny", "--machine", name, "--devices", "4", *TINY[5:], "--tokens", "1e9"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert [key for key in ("price", "power") if f"{key} unknown" in printed] == keys
+    assert ("TOML file" in printed) == bool(keys)
+    assert [key for key, unit in (("price", "USD"), ("power", "W")) if f"{key} ({unit}" in printed] == keys
+
+
 def test_full_output_has_the_origin_of_each_cost(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["plan", *TINY, *BUDGET, "--mtbf-hours", "4000", "--full"]) == 0
     text = capsys.readouterr().out

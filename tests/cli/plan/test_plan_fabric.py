@@ -68,7 +68,8 @@ def test_flags_equal_a_machine_file_with_the_same_level(capsys: pytest.CaptureFi
 def test_impossible_networks_are_bad_input(
     words: tuple[str, ...], values: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert answer(["plan", *TINY, *words]) == BAD_INPUT
+    on_h100 = () if "--machine" in words else ("--machine", "h100")
+    assert answer(["plan", "tiny", *on_h100, *TINY[3:], *words]) == BAD_INPUT
     message = capsys.readouterr().err
     assert code_of(message) == "bad-input"
     assert missing_values(message, *values) == []

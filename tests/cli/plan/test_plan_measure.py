@@ -77,13 +77,16 @@ def present_provenance(ranks: int, *_: str | None) -> Provenance:
 
 @pytest.fixture
 def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeRuns:
-    """Fake runs on a host with two cores, in a store of their own; the folder has `here.toml`, its machine."""
+    """Fake runs on a host with two cores, in a store of their own; the folder has `here.toml`, its
+    machine, and `linked.toml`, the same with a link between nodes."""
     fake = FakeRuns()
     monkeypatch.setenv("TRAINYARD_STORE", str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(measure_rounds, "find_devices", lambda vendors: (SEEN,))
     monkeypatch.setattr(measure_rounds, "run_job", fake)
     (tmp_path / "here.toml").write_text(machine_file.write(HERE, "A test."))
+    linked = replace(HERE, inter_node=HERE.intra_node)
+    (tmp_path / "linked.toml").write_text(machine_file.write(linked, "A test."))
     return fake
 
 
@@ -227,8 +230,8 @@ def test_dry_run_estimates_the_steps_and_runs_nothing(runs: FakeRuns, capsys: py
     ("words", "values"),
     [
         (("tiny", "--batch", "16", "--seq-len", "128"), ("--machine",)),
-        ((*WORK, "--machine", "here.toml", "--devices", "4"), (4, 2)),
-        ((*WORK, "--machine", "here.toml", "--devices", "4"), ("--out-dir", "launch")),
+        ((*WORK, "--machine", "linked.toml", "--devices", "4"), (4, 2)),
+        ((*WORK, "--machine", "linked.toml", "--devices", "4"), ("--out-dir", "launch")),
         ((*WORK, "--machine", "h100:8,a100:8"), ("h100:8,a100:8",)),
         ((*WORK, "--machine", "h100", "--devices", "2"), ("h100", "nvidia", "cpu")),
         ((*WORK, "--machine", "here.toml", "--for", "metagron"), ("megatron",)),

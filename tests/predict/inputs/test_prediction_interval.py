@@ -105,6 +105,13 @@ def test_which_steps_are_calibrated() -> None:
         assert named in interval_of(model, case()).uncalibrated_because
 
 
+def test_constants_of_another_device_are_named_with_it() -> None:
+    """H200 has constants that were fitted on H100."""
+    h200 = machine_model.build(machines.load("h200"), "fsdp", "bfloat16")
+    reason = interval_of(h200, case(experts=8.0)).uncalibrated_because
+    assert [name for name in ("H200", "hopper-fsdp", "h100", "mixtures of experts") if name not in reason] == []
+
+
 def test_a_machine_has_the_constants_of_its_device_whatever_its_name() -> None:
     h100 = machines.load("h100")
     for name in ("our-h100", "", "b200"):

@@ -1,12 +1,13 @@
 """Messages on layouts that do not fit or divide: ranks and devices of machines that have several ranks per device."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.refused import missing_values
 from trainyard.cli.main import answer
-from trainyard.machine import load
+from trainyard.machine import known, load
 from trainyard.predict.search.infeasible import unit_of_ranks
 
 
@@ -34,9 +35,11 @@ def test_remainders_are_those_of_ranks(machine: str, count: str, capsys: pytest.
     assert missing_values(error, f"no layout of {count}", f"{count} % pp 3") == []
 
 
-def test_uneven_parts_need_a_multiple_of_their_devices(capsys: pytest.CaptureFixture[str]) -> None:
+def test_uneven_parts_need_a_multiple_of_their_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # 63 devices have 126 ranks: at most 32 stages need at least 4 ranks, those of 2 devices, in each.
-    error = refusal(capsys, "llama3-8b", "--machine", "trn1:31,trn1:32")
+    other = tmp_path / "other.toml"
+    other.write_text(known()["trn1"].read_text("utf-8").replace("0.512", "0.6"), "utf-8")
+    error = refusal(capsys, "llama3-8b", "--machine", f"trn1:31,{other}:32")
     assert missing_values(error, "63 stages", "multiple of 2 devices") == []
 
 

@@ -22,10 +22,11 @@ from trainyard.cli.plan.plan_options import (
     run_costs,
     training_settings,
 )
+from trainyard.cli.support.checked_options import CheckedOptions
 from trainyard.cli.support.pipes import InputFile
 
 
-@click.command()
+@click.command(cls=CheckedOptions)
 @click.argument("file", type=InputFile())
 @click.option("--model", type=InputFile(), metavar="MODEL",
               help="The model that FILE trains, if it names none: a name, config.json or TOML file.")  # fmt: skip

@@ -8,10 +8,11 @@ from typing import Literal
 import click
 
 from trainyard.cli.plan.plan_options import BATCH, DEVICES, FRAMEWORK, MACHINE, SEQ_LEN
+from trainyard.cli.support.checked_options import CheckedOptions
 from trainyard.cli.support.pipes import InputFile
 
 
-@click.command()
+@click.command(cls=CheckedOptions)
 @MACHINE
 @click.option("--model", "models", multiple=True, metavar="MODEL", type=InputFile(),
               help="A training of the suite, or a model as for plan; repeatable. Default: the suite.")  # fmt: skip

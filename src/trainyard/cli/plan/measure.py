@@ -7,11 +7,13 @@ from typing import Literal
 
 import click
 
+from trainyard.cli.plan.number_types import Count
 from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FRAMEWORK, MACHINE, SEQ_LEN
+from trainyard.cli.support.checked_options import CheckedOptions
 from trainyard.cli.support.pipes import InputFile
 
 
-@click.command()
+@click.command(cls=CheckedOptions)
 @click.argument("model", required=False, type=InputFile())
 @MACHINE
 @DEVICES
@@ -19,10 +21,10 @@ from trainyard.cli.support.pipes import InputFile
 @SEQ_LEN
 @FIX
 @FRAMEWORK
-@click.option("--top", type=click.IntRange(min=1), default=3, show_default=True, help="Number of layouts to measure.")
-@click.option("--rounds", type=click.IntRange(min=1), default=5, show_default=True,
+@click.option("--top", type=Count(), default=3, show_default=True, help="Number of layouts to measure.")
+@click.option("--rounds", type=Count(), default=5, show_default=True,
               help="Runs of each layout. A round runs every layout once, in random order.")  # fmt: skip
-@click.option("--steps", type=click.IntRange(min=1), default=5, show_default=True, help="Timed steps of a run.")
+@click.option("--steps", type=Count(), default=5, show_default=True, help="Timed steps of a run.")
 @click.option("--fresh", is_flag=True, help="Run everything; by default matching runs of earlier commands are reused.")
 @click.option("--dry-run", is_flag=True, help="Print the layouts and the estimated time, without running anything.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the machine file with the fitted constants.")

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from trainyard.cli.plan.number_types import Budget, Count
+from trainyard.cli.plan.number_types import COUNT_SUFFIXES, Count, Number, WholeNumber
 from trainyard.cli.support.pipes import InputFile
 
 MACHINE = click.option(
@@ -19,34 +19,34 @@ BATCH = click.option("--batch", type=Count(), help="Global batch: sequences (or 
 SEQ_LEN = click.option("--seq-len", type=Count(), help="Tokens per sequence.")
 TOKENS = click.option(
     "--tokens",
-    type=Budget(),
+    type=Number("tokens", suffixes=COUNT_SUFFIXES),
     help="Training budget in tokens (or images): adds days, dollars, energy and scaling.",
 )
 _COSTS = (
-    click.option("--mtbf-hours", type=float, metavar="HOURS",
+    click.option("--mtbf-hours", type=Number("h", "hours"), metavar="HOURS",
                  help="Mean time between failures of one device, with --tokens."),
-    click.option("--restart-minutes", type=float, metavar="MINUTES",
+    click.option("--restart-minutes", type=Number("m", "min", "minutes"), metavar="MINUTES",
                  help="Time from a failure until all ranks train again, with --tokens."),
-    click.option("--checkpoint-seconds", type=float, metavar="SECONDS",
+    click.option("--checkpoint-seconds", type=Number("s", "seconds"), metavar="SECONDS",
                  help="Time that a checkpoint stops the training, with --tokens."),
-    click.option("--storage-bandwidth", type=float, metavar="GB/S",
+    click.option("--storage-bandwidth", type=Number("gb/s", "gb"), metavar="GB/S",
                  help="Bandwidth to the checkpoint store for the whole job; sets the time of a checkpoint."),
-    click.option("--power-cap", type=float, metavar="WATTS",
+    click.option("--power-cap", type=Number("w", "watts"), metavar="WATTS",
                  help="Power limit of each device: bounds its effect on days, dollars and energy."),
 )  # fmt: skip
 _FINE_TUNING = (
     click.option("--fine-tune", type=click.Choice(["sft", "lora", "qlora"]),
                  help="Fine-tune: all weights (sft), adapters (lora), or adapters of 4-bit weights (qlora)."),
-    click.option("--lora-rank", type=int, metavar="N", help="Rank of the adapters; default: 16."),
+    click.option("--lora-rank", type=WholeNumber(), metavar="N", help="Rank of the adapters; default: 16."),
     click.option("--lora-targets", type=click.Choice(["all", "attention", "mlp"]),
                  help="Matrices of a layer with adapters; default: all."),
-    click.option("--padding", type=float, metavar="SHARE",
+    click.option("--padding", type=Number(), metavar="SHARE",
                  help="Share of the tokens that are padding, from 0 to 1, with --fine-tune."),
 )  # fmt: skip
 _TRAINING = (
     click.option("--recompute-modules", metavar="NAMES",
                  help="Modules that selective activation checkpointing recomputes, as layernorm,moe_act (Megatron)."),
-    click.option("--expert-imbalance", type=float, metavar="RATIO",
+    click.option("--expert-imbalance", type=Number(), metavar="RATIO",
                  help="Tokens of the rank whose experts get most, over the mean; default: 1."),
     click.option("--dispatch-dtype", type=click.Choice(["float8"]),
                  help="Format of tokens on their way to experts; default: the compute dtype."),
@@ -56,7 +56,7 @@ _TRAINING = (
                  help="Format of AdamW's moments; default: float32."),
     click.option("--chunked-loss", is_flag=True,
                  help="Compute the head and the loss in chunks, so that all logits never exist."),
-    click.option("--offload-activations", type=click.IntRange(min=1), metavar="LAYERS",
+    click.option("--offload-activations", type=Count(), metavar="LAYERS",
                  help="Layers whose activations are in host memory until their backward pass."),
     click.option("--optimizer-in-backward", is_flag=True,
                  help="Update weights, and free their gradients, in the backward pass (torchtitan)."),
@@ -64,9 +64,9 @@ _TRAINING = (
                  help="Optimizer of the matrices of layers (muon: Megatron); default: adamw."),
 )  # fmt: skip
 _FABRIC = (
-    click.option("--oversubscription", type=float, metavar="RATIO",
+    click.option("--oversubscription", type=Number(), metavar="RATIO",
                  help="Bandwidth into the switches of a pod over that of their uplinks: 4 for 4:1."),
-    click.option("--pod-nodes", type=int, metavar="N",
+    click.option("--pod-nodes", type=WholeNumber(), metavar="N",
                  help="Nodes of a pod: those below one switch, or one switch a rail; with --oversubscription."),
 )  # fmt: skip
 _Command = TypeVar("_Command", bound=Callable[..., object])

@@ -6,37 +6,39 @@ from typing import Literal
 
 import click
 
+from trainyard.cli.plan.number_types import Count, Number, WholeNumber
 from trainyard.cli.plan.plan_options import DEVICES, FIX, MACHINE
+from trainyard.cli.support.checked_options import CheckedOptions
 from trainyard.cli.support.pipes import InputFile
 from trainyard.predict.post_training.rollout_defaults import LENGTH_CV, MAX_NUM_SEQS, MEMORY_SHARE
 
 
-@click.command()
+@click.command(cls=CheckedOptions)
 @click.argument("model", type=InputFile())
 @MACHINE
 @DEVICES
-@click.option("--prompts", type=int, required=True, metavar="N", help="Prompts per step.")
-@click.option("--samples", type=int, required=True, metavar="N", help="Responses per prompt (group size).")
-@click.option("--prompt-tokens", type=int, required=True, metavar="N", help="Tokens of a prompt.")
-@click.option("--response-tokens", type=int, required=True, metavar="N", help="Mean tokens of a response.")
-@click.option("--max-response-tokens", type=int, metavar="N",
+@click.option("--prompts", type=WholeNumber(), required=True, metavar="N", help="Prompts per step.")
+@click.option("--samples", type=WholeNumber(), required=True, metavar="N", help="Responses per prompt (group size).")
+@click.option("--prompt-tokens", type=WholeNumber(), required=True, metavar="N", help="Tokens of a prompt.")
+@click.option("--response-tokens", type=WholeNumber(), required=True, metavar="N", help="Mean tokens of a response.")
+@click.option("--max-response-tokens", type=WholeNumber(), metavar="N",
               help="Length at which a response is cut off; default: twice the mean.")  # fmt: skip
-@click.option("--length-cv", type=float, default=LENGTH_CV, metavar="RATIO",
+@click.option("--length-cv", type=Number(), default=LENGTH_CV, metavar="RATIO",
               help="Standard deviation of response lengths over their mean; default: 0.6, assumed.")  # fmt: skip
-@click.option("--train-batch", type=click.IntRange(min=1), metavar="N",
+@click.option("--train-batch", type=Count(), metavar="N",
               help="Sequences per optimizer update (mini-batch); default: all of the step.")  # fmt: skip
 @click.option("--old-log-probs/--no-old-log-probs", default=True,
               help="Compute log-probabilities of the policy that generated; default: yes.")  # fmt: skip
 @click.option("--reference/--no-reference", default=True,
               help="Compute those of a frozen reference model; default: yes.")  # fmt: skip
 @click.option("--critic", is_flag=True, help="Apply and train a value model as large as the policy (PPO).")
-@click.option("--max-num-seqs", type=int, default=MAX_NUM_SEQS, metavar="N",
+@click.option("--max-num-seqs", type=WholeNumber(), default=MAX_NUM_SEQS, metavar="N",
               help="Most concurrent requests of a replica; default: 1,024.")  # fmt: skip
-@click.option("--memory-share", type=float, default=MEMORY_SHARE, metavar="SHARE",
+@click.option("--memory-share", type=Number(), default=MEMORY_SHARE, metavar="SHARE",
               help="Share of the device memory for weights and KV cache in generation; default: 0.9.")  # fmt: skip
-@click.option("--generation-tp", type=click.IntRange(min=1), metavar="N",
+@click.option("--generation-tp", type=Count(), metavar="N",
               help="Tensor parallelism of generation; default: the fastest.")  # fmt: skip
-@click.option("--generation-devices", type=click.IntRange(min=1), metavar="N",
+@click.option("--generation-devices", type=Count(), metavar="N",
               help="Devices that generate in the disaggregated modes; default: the fastest split.")  # fmt: skip
 @click.option("--for", "framework", default="", metavar="NAME",
               help="Framework of training: megatron (default), torchtitan, deepspeed, trainyard.")  # fmt: skip

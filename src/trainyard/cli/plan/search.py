@@ -22,10 +22,11 @@ from trainyard.cli.plan.plan_options import (
     run_costs,
     training_settings,
 )
+from trainyard.cli.support.checked_options import CheckedOptions
 from trainyard.cli.support.pipes import InputFile
 
 
-@click.command()
+@click.command(cls=CheckedOptions)
 @click.argument("model", required=False, type=InputFile())
 @click.option("--machine", metavar="NAME|FILE", default="", type=InputFile(),
               help="A machine name or TOML file, or the parts of a mixed cluster: h100:64,a100:128.")  # fmt: skip

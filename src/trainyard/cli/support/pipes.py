@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from trainyard.cli.support.output import shown_as
+from trainyard.cli.support.output import say, shown_as
 from trainyard.errors import BadFile, BadInput, PlaceUnwritable
 from trainyard.formats.regular_files import unreadable
 
@@ -21,6 +21,8 @@ _TIMEOUT_VARIABLE = "TRAINYARD_PIPE_TIMEOUT_S"
 """Environment variable with the timeout in seconds."""
 _SILENCE_S = 60.0
 """Default timeout without data. A decompressor or a remote copy takes a few seconds for its first bytes."""
+_QUIET_S = 2.0
+"""Seconds without data after which a message says that the command waits."""
 _PIECE = 1 << 20
 """Maximum bytes of one read."""
 
@@ -88,6 +90,8 @@ def _pieces(name: str) -> Iterator[bytes]:
     try:
         pipe = os.open(name, os.O_RDONLY | os.O_NONBLOCK)  # opening a pipe without a writer must not wait for one
         try:
+            if not select.select([pipe], [], [], min(_QUIET_S, timeout_s))[0]:
+                say(f"Waiting for data through the pipe {name}, for at most {timeout_s:g} s more.")
             while select.select([pipe], [], [], timeout_s)[0]:
                 if not (data := os.read(pipe, _PIECE)):
                     return

@@ -20,6 +20,7 @@ from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.inputs.machine_model import ReferencePeak
 from trainyard.predict.memory.framework_memory import USABLE
+from trainyard.units import counted, is_whole_number
 
 MAX_PARTS = 4
 """Largest number of parts of a cluster."""
@@ -44,18 +45,39 @@ class FleetPart(NamedTuple):
 
 def parse_parts(text: str) -> tuple[FleetPart, ...]:
     """Parses `h100:64,mine.toml:128`: machines, by name or file, with their device counts. Raises `BadInput` for a
-    missing or invalid count or too many ranks, and the errors of `machine.load`."""
+    missing or invalid count, equal machines or too many ranks, and the errors of `machine.load`."""
     parts: list[FleetPart] = []
     for entry in text.split(","):
         name, _, count = entry.strip().rpartition(":")
         if not name:
             name = entry.strip() or "NAME"
             raise BadInput(f"--machine {text}: no device count for {name}.", f"Add one, for example {name}:8.")
-        if not (count.isdecimal() and len(count) < 10 and int(count)):
+        if not (is_whole_number(count) and int(count)):
             raise BadInput(f"--machine {text}: {count!r} is not a device count.", f"Give a number, such as {name}:8.")
         parts.append(FleetPart(machine.load(name), int(count)))
+    _check_distinct(text, parts)
     limits.check_value(f"--machine {text:.60}: ranks", sum(part.ranks for part in parts), limits.DEVICES)
     return tuple(parts)
+
+
+def _check_distinct(text: str, parts: list[FleetPart]) -> None:
+    """Raises `BadInput` if two of the parts of `--machine text` have the same machine, with the sum of their devices.
+    They are one cluster, whose stages need not be on one of them."""
+    merged: list[FleetPart] = []
+    for part in parts:
+        same = next((index for index, other in enumerate(merged) if other.machine == part.machine), None)
+        if same is None:
+            merged.append(part)
+        else:
+            merged[same] = part._replace(devices=merged[same].devices + part.devices)
+    if len(merged) == len(parts):
+        return
+    first = merged[0]
+    joined = ",".join(map(str, merged)) if len(merged) > 1 else f"{first.machine.name} --devices {first.devices}"
+    raise BadInput(
+        f"--machine {text}: {counted(len(parts), 'part')} of {counted(len(merged), 'kind')} of devices.",
+        f"Join those of the same kind: --machine {joined}.",
+    )
 
 
 def check(parts: tuple[FleetPart, ...]) -> None:

@@ -237,7 +237,10 @@ def _without_fitted_rows(model: MachineModel, kind: str) -> str:
             return f"no training on {device} was fitted: the constants are those of {', '.join(machines)} with {other}"
         return f"no training with {own} on {device} was fitted, only with {other}"
     if kind not in tuned.ranges:
-        return f"no training of {_KINDS[kind]} with {own} was fitted on {', '.join(machines)}"
+        return (
+            f"the constants of {device} are {tuned.name}, fitted to trainings with {own} on {', '.join(machines)}, "
+            f"none of them of {_KINDS[kind]}"
+        )
     if tuned.rows < _FEWEST_ROWS:
         return (
             f"the constants were fitted to {tuned.rows} trainings on {', '.join(machines)}, fewer than {_FEWEST_ROWS}"

@@ -8,11 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from trainyard import limits
 from trainyard.errors import BadJob
 from trainyard.machine import Machine
 from trainyard.model import Model
-from trainyard.predict.inputs import layout_space
+from trainyard.predict.inputs import cluster_size, layout_space
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
@@ -163,7 +162,7 @@ def suggest_device_count(wanted: PlannerInput, framework: Framework, machine: Ma
             return f"A layout of {other.display_name} fits: --for {name}."
     for factor in CLUSTER_FACTORS:
         larger = wanted._replace(devices=wanted.devices * factor)
-        if larger.devices > limits.DEVICES.most:
+        if larger.devices > cluster_size.max_ranks(machine):
             break
         if _any_fits(larger, framework, machine):
             return f"{larger.devices // machine.device.ranks:,} devices would be enough."

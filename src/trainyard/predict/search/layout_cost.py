@@ -18,7 +18,7 @@ from trainyard.plan import Plan
 from trainyard.predict.economics import model_size, step_cost
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
-from trainyard.predict.inputs import cases, machine_model
+from trainyard.predict.inputs import cases, cluster_size, machine_model
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.machine_model import MachineModel
@@ -61,7 +61,9 @@ class LayoutCost:
 
 def cost_job(job: Job, machine: Machine, framework: Framework, budget: TrainingBudget = NO_BUDGET) -> LayoutCost:
     """The cost of one job as it is, whether it fits or not. `budget`: with tokens, for days and
-    dollars. Raises `BadJob` if it offloads to hosts that the machine's file does not describe."""
+    dollars. Raises `BadJob` if it offloads to hosts that the machine's file does not describe, or has more ranks
+    than a node without a link to others."""
+    cluster_size.check_ranks(machine, job.layout.ranks)
     if job.recipe.offload or "offloaded_layers" in framework.keeps.columns:
         offload_variants.check_host(machine)
     case = make_cases([job], framework)

@@ -17,7 +17,7 @@ from trainyard.job import Job
 from trainyard.ledger import Ledger
 from trainyard.machine import Machine
 from trainyard.predict.economics.training_budget import TrainingBudget
-from trainyard.predict.inputs import layout_space, machine_model
+from trainyard.predict.inputs import cluster_size, layout_space, machine_model
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
@@ -80,7 +80,9 @@ def of_layouts(
 
 
 def enumerate_layouts(wanted: PlannerInput, machine: Machine, framework: Framework) -> LayoutSpace:
-    """All layouts of `wanted` that the framework supports, without offloading. Raises `BadJob` if there is none."""
+    """All layouts of `wanted` that the framework supports, without offloading. Raises `BadJob` if there is none, or if
+    the devices are more than a node without a link to others has."""
+    cluster_size.check_ranks(machine, wanted.devices)
     if reason := framework.refuses(wanted.model):
         raise BadJob(f"{framework.display_name}: {reason}", "Name another framework: --for.")
     layouts = framework.layouts(wanted)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from trainyard.predict.economics.failures import Goodput
+from trainyard.predict.economics.step_cost import Bill
 from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import Plans
 from trainyard.report.view.view import Table
@@ -24,7 +25,7 @@ _LEAST_WHOLE_DOLLARS = 100
 
 
 def training(plans: Plans) -> str:
-    """Duration with its interval, dollars and energy of the token budget."""
+    """Duration with its interval, dollars and energy of the token budget, with the machine's unknown keys for these."""
     plan, bill = plans.best.plan, plans.best.bill
     per_day, unit = duration_unit(plans)
     duration = per_day * bill.days
@@ -33,7 +34,14 @@ def training(plans: Plans) -> str:
     parts.append("price unknown" if bill.dollars is None else _dollars(bill.dollars))
     parts.append("power unknown" if bill.kwh is None else show_rate(bill.kwh * 1e3, "Wh"))
     tokens = f"{show_count(plans.tokens)} {tables.unit_of(plan.job)}"
-    return f"{tokens}: {', '.join(parts)}.{_without_padding(plans, duration, unit)}"
+    return f"{tokens}: {', '.join(parts)}.{_unknown_inputs(bill)}{_without_padding(plans, duration, unit)}"
+
+
+def _unknown_inputs(bill: Bill) -> str:
+    """The keys of a machine file that the dollars and the energy need; empty if both are known."""
+    unknown = {"price (USD per hour and device)": bill.dollars is None, "power (W, of [device])": bill.kwh is None}
+    keys = " and ".join(key for key, is_unknown in unknown.items() if is_unknown)
+    return f" Add {keys} to a copy of the machine's TOML file." if keys else ""
 
 
 def duration_unit(plans: Plans) -> tuple[int, str]:
