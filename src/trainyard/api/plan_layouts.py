@@ -189,6 +189,8 @@ def _search(
     configured_cost = None
     if check and request.job:
         setting_layouts.check_job(runner, training.conditions(framework), request.job, request.file)
+        if framework == "trainyard":
+            _check_trainable(request.job, request.file)
         configured_cost = _cost_configuration(request, request.job, machine, runner, budget)
     refuses = refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
@@ -404,6 +406,14 @@ def _parse_fix(text: str) -> tuple[str, int | str]:
         "zero": "Layouts whose replicas are not sharded: --fix dp_shard=1.",
     }.get(axis, "Correct it, or leave it out to search all values.")
     raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", names)
+
+
+def _check_trainable(job: Job, file: str) -> None:
+    """Raises `BadJob` if trainyard does not train the job of `file`, on whatever machine."""
+    try:
+        refuse_unsupported(msgspec.structs.replace(job, machine=""))
+    except BadJob as error:
+        raise BadJob(f"{file}: {error.message}", error.next_step) from error
 
 
 def refuse_unsupported(job: Job) -> None:
