@@ -117,8 +117,10 @@ def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> 
     file_format: ConfigFormat | None = detect_format.detect(data) if data is not None else None
     if file_format == "trainyard":
         job = job_file.load(name)
-        job = replace(job, model=arguments.model) if arguments.model else job
-        return PlanRequest(model=cases.subject(job), job=job, file=name)
+        notes = _replaced_model_notes(name, arguments.model) if job.model else ()
+        if arguments.model:
+            job = _with_model(job, arguments.model, name)
+        return PlanRequest(model=cases.subject(job), job=job, file=name, notes=notes)
     if data is None and config_only:
         raise BadInput(
             f"{name} is a model, not a training configuration.",
@@ -134,10 +136,27 @@ def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> 
             f"Search its layouts: trainyard plan {name}; or pass a configuration, with --model {name}.",
         )
     read = detect_format.read(data, name, arguments)
+    notes = () if read.framework == "deepspeed" else _replaced_model_notes(name, arguments.model)
     return PlanRequest(
         model=read.job.decoder, job=read.job, framework=read.framework, keeps=read.keeps, file=name,
-        passed=read.ignored, otherwise=read.approximated, columns=read.columns, notes=read.notes,
+        passed=read.ignored, otherwise=read.approximated, columns=read.columns,
+        notes=(*notes, *read.notes),
     )  # fmt: skip
+
+
+def _replaced_model_notes(file: str, model: Model | None) -> tuple[str, ...]:
+    """A sentence on the `model` of the command line that replaces the own one of `file`; none without such a model."""
+    return (f"{file} is checked with {model.name} (--model) in place of its own model.",) if model else ()
+
+
+def _with_model(job: Job, model: Model, file: str) -> Job:
+    """The job of `file` with `model` in place of its own. Raises `BadInput` if it does not train a decoder."""
+    if job.workload in vision_models.WORKLOADS or job.sizes:
+        raise BadInput(
+            f"{file} trains {job.workload!r}, but --model {model.name} is a decoder.",
+            "Leave out --model, or pass a configuration that trains a decoder.",
+        )
+    return replace(job, model=model)
 
 
 def _bytes(path: Path, required: bool) -> bytes | None:

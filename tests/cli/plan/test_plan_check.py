@@ -1,7 +1,8 @@
-"""`trainyard plan check` of job files that trainyard does not train."""
+"""`trainyard plan check` of job files that trainyard does not train, and with another model."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,37 @@ def test_indivisible_layout_names_sizes_and_degrees(
     error = capsys.readouterr().err
     assert code_of(error) == "bad-job"
     assert missing_values(error, str(path), *values) == []
+
+
+def notes(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert answer(["plan", "check", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out).get("notes", [])
+
+
+def test_model_of_the_command_replaces_that_of_the_file_with_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args, job, no_model = tmp_path / "run.args", tmp_path / "job.toml", tmp_path / "sizes.toml"
+    step = ("--machine", "h100", "--devices", "8", "--batch", "8", "--seq-len", "2048")
+    assert answer(["plan", "tiny", *step, "--for", "megatron", "--out", str(args)]) == 0
+    text = _JOB.format(layout="dp_shard = 8", model="", recipe="").replace("3072", "8192")
+    job.write_text(text, "utf-8")
+    no_model.write_text(f"[layout]\ndp_shard = 8\n[recipe]{text.partition('[recipe]')[2]}", "utf-8")
+    capsys.readouterr()
+    for path, count in ((args, 1), (job, 1), (no_model, 0)):
+        model = ("--model", "tiny", *step[:4])
+        replaced = [note for note in notes(capsys, str(path), *model) if "--model" in note]
+        assert len(replaced) == count
+        assert all(missing_values(note, str(path), "tiny") == [] for note in replaced)
+    assert not any("--model" in note for note in notes(capsys, str(job), "--machine", "h100"))
+
+
+def test_a_decoder_does_not_replace_a_model_of_images(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["plan", "check", "examples/vit.toml", "--model", "llama3-8b", "--machine", "h100"]) == 2
+    assert missing_values(capsys.readouterr().err, "examples/vit.toml", "vision", "--model", "llama3-8b") == []
+
+
+@pytest.mark.parametrize("mode", ["check", "search", "list", "measure", "design", "rollout"])
+def test_help_lists_exit_codes(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["plan", mode, "--help"]) == 0
+    assert "Exit codes: 0 " in " ".join(capsys.readouterr().out.split())
