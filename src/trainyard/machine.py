@@ -20,6 +20,7 @@ from trainyard import limits, machine_checks, named_sizes, renamed_keys, words
 from trainyard.errors import BadFile, BadInput, UnknownName, described, nearest
 from trainyard.formats import toml
 from trainyard.machine_aliases import ALIASES, IGNORED_WORDS
+from trainyard.printable import printable
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -374,7 +375,9 @@ def load(name_or_path: str) -> Machine:
     except (OSError, toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         message, next_step = renamed_keys.describe_machine_key(str(error)) or described(error)
         raise BadFile(f"{path}: {message}.", next_step) from error
-    return loaded
+    # Headings and sentences contain the names: each is one line of visible characters.
+    device = msgspec.structs.replace(loaded.device, name=printable(loaded.device.name))
+    return msgspec.structs.replace(loaded, name=printable(loaded.name), device=device)
 
 
 def find_device(reported: str) -> Device | None:

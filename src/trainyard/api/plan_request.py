@@ -22,6 +22,7 @@ from trainyard.predict.configs.config_keys import LARGEST, CommandArguments
 from trainyard.predict.configs.detect_format import ConfigFormat
 from trainyard.predict.inputs import cases, vision_models
 from trainyard.predict.inputs.vision_models import VisionModel
+from trainyard.printable import printable
 from trainyard.recipe import Recipe
 
 
@@ -60,9 +61,19 @@ def read_request(model: str | None, check: str | None, ranks: int | None, seq_le
 
     `ranks`, `seq_len`: the arguments of the command. Raises `BadInput` for a file that cannot be planned for."""
     with with_next_step("a model's name, its config.json or TOML file, or a configuration"):
-        request = _read_model_and_file(model, check, ranks, seq_len)
+        request = _with_printable_names(_read_model_and_file(model, check, ranks, seq_len))
     _check_length(request.model, seq_len)
     return request
+
+
+def _with_printable_names(request: PlanRequest) -> PlanRequest:
+    """The request with names that are one line of visible characters: headings and sentences contain them."""
+    model, job = request.model, request.job
+    name = printable(model.name)
+    model = replace(model, name=name) if isinstance(model, Model) else model._replace(name=name)
+    if job:
+        job = replace(job, name=printable(job.name), model=model if isinstance(model, Model) else job.model)
+    return request._replace(model=model, job=job)
 
 
 @contextmanager
