@@ -28,6 +28,7 @@ from trainyard.report.plans.rollout_plan import (
     RolloutPlan,
     TrainingPlan,
 )
+from trainyard.units import counted
 
 Path = str | os.PathLike[str]
 _LIMITS = (
@@ -37,6 +38,7 @@ _LIMITS = (
     "preempted. Not included: rewards, tools, tokenisation, repacking of weights on the host, speculative decoding, "
     "expert and pipeline parallelism, sliding windows and formats below 16 bits in generation.",
 )
+
 _LONGEST_DEFAULT = 2
 """Default of the maximum length over the mean."""
 
@@ -186,8 +188,8 @@ def _disaggregated(planner: StepPlanner, machine: Machine, generation_ranks: int
     if ranks % per_node or ranks < 2 * per_node:
         devices = ranks // machine.device.ranks
         reason = (
-            f"{devices:,} devices are not two or more whole nodes of {machine.per_node}, which generation and training "
-            "would divide."
+            f"{counted(devices, 'device')}: generation and training need two or more whole nodes of "
+            f"{machine.per_node} to divide."
         )
         return tuple(RolloutMode(name=name, reason=reason) for name in names)
     try:

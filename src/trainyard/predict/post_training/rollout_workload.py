@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trainyard import limits
 from trainyard.errors import BadInput
 from trainyard.predict.post_training.rollout_defaults import LENGTH_CV
+from trainyard.units import counted
 
 _MOST_CV = 10.0
 _LEAST_CV = 1e-6
@@ -64,8 +65,8 @@ class RolloutWorkload(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise BadInput(f"--length-cv {self.length_cv:g} is not between 0 and {_MOST_CV:g}.")
         if self.train_batch < 0 or (self.train_batch and self.sequences % self.train_batch):
             raise BadInput(
-                f"--train-batch {self.train_batch:,} does not divide the {self.sequences:,} sequences of a step "
-                f"({self.prompts:,} prompts x {self.samples:,} samples).",
+                f"--train-batch {self.train_batch:,} does not divide the {counted(self.sequences, 'sequence')} "
+                f"of a step ({counted(self.prompts, 'prompt')} x {counted(self.samples, 'sample')}).",
                 "Pass a divisor of them, or leave it out for one optimizer update per step.",
             )
 

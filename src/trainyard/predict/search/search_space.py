@@ -134,6 +134,8 @@ def runnable_cases(
 
 
 def explain_refusals(refused: list[str]) -> str:
+    if len(refused) == 1:
+        return f"the only layout that fits is refused: {refused[0]}"
     return f"all {len(refused):,} layouts that fit are refused; the fastest: {refused[0]}"
 
 
