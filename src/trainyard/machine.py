@@ -364,6 +364,11 @@ def load(name_or_path: str) -> Machine:
         exists = False
     if not exists:
         name = named_sizes.resolve(name_or_path[:100], known_paths, ALIASES, IGNORED_WORDS)
+        if not name and named_sizes.is_path(name_or_path):
+            raise UnknownName(
+                f"there is no file {name_or_path[:100]!r}.",
+                "Correct the path, or pass a machine's name: trainyard plan list machines.",
+            )
         if not name:
             raise UnknownName(f"there is no machine {name_or_path[:100]!r}.", nearest(name_or_path, known_paths))
         path = known_paths[name]

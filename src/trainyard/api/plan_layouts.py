@@ -13,6 +13,7 @@ from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
 from trainyard.api.fabric_options import Fabric, refuse_for_parts, with_fabric
 from trainyard.api.fine_tune import FineTune, read_fine_tuning
+from trainyard.api.input_kinds import explain_kind
 from trainyard.api.network_notes import describe_network
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_notes import budget_notes, input_notes, setting_notes
@@ -373,7 +374,7 @@ def load_machine(name: str) -> Machine:
         )
     if not name:
         raise BadInput("No machine given.", "Pass --machine with a name (trainyard plan list machines) or a TOML file.")
-    with with_next_step("a machine's name or its TOML file"):
+    with with_next_step("a machine's name or its TOML file"), explain_kind(name, "machine"):
         return machines.load(name)
 
 

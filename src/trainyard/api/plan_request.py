@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trainyard import job_file
+from trainyard.api.input_kinds import explain_kind
 from trainyard.errors import BadFile, BadInput, described
 from trainyard.formats.regular_files import unreadable
 from trainyard.job import Job
@@ -124,6 +125,12 @@ def _read_model_and_file(model: str | None, check: str | None, ranks: int | None
 def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> PlanRequest:
     """The request of one name: a preset, a model file, or a configuration, which it must be if `config_only`.
     `arguments`: values of the command line that a file leaves open."""
+    with explain_kind(name, "model", "configuration"):
+        return _read_any(name, arguments, config_only)
+
+
+def _read_any(name: str, arguments: CommandArguments, config_only: bool) -> PlanRequest:
+    """As `_read`, with the errors of the readers."""
     data = _bytes(Path(name), required=config_only)
     file_format: ConfigFormat | None = detect_format.detect(data) if data is not None else None
     if file_format == "trainyard":

@@ -190,6 +190,10 @@ def _find(name_or_path: str, folder: Path) -> Path:
         )
     if is_folder:
         raise MissingFile(f"{short_name!r} is a folder without a config.json.", "Pass a model's name or its file.")
+    if named_sizes.is_path(short_name):
+        raise UnknownName(
+            f"there is no file {short_name!r}.", "Correct the path, or pass a model's name: trainyard plan list models."
+        )
     raise UnknownName(f"there is no model or file {short_name!r}.", named_sizes.suggest(short_name, known_paths))
 
 
