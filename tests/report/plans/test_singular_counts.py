@@ -46,7 +46,7 @@ def test_counts_of_one_are_singular(budget: tuple[str, ...], tiny: str, capsys: 
 def test_rollout_of_one_response_is_singular(tiny: str, capsys: pytest.CaptureFixture[str]) -> None:
     step = ("--prompts", "1", "--samples", "1", "--prompt-tokens", "1", "--response-tokens", "1")
     text = printed(capsys, "rollout", tiny, *ONE_RANK[:4], *step)
-    assert "1 device:" in text
+    assert "1 device is not" in text
     assert plurals_of_one(text) == []
     refused = printed(capsys, "rollout", tiny, *ONE_RANK[:4], *step, "--train-batch", "2")
     assert "1 prompt x 1 sample" in refused

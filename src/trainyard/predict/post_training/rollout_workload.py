@@ -51,7 +51,7 @@ class RolloutWorkload(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             ("--max-response-tokens", self.max_response_tokens, limits.TOKENS),
         ):  # fmt: skip
             if value < 1:
-                raise BadInput(f"{flag} {limits.show(value)} must be at least 1.")
+                raise BadInput(f"{flag} {limits.show(value)} must be at least 1.", "Pass a positive number.")
             limits.check_value(flag, value, limit)
         limits.check_value("--prompts x --samples =", self.sequences, limits.SAMPLES)
         limits.check_value("tokens a step =", self.sequences * self.longest, limits.STEP)
@@ -62,7 +62,10 @@ class RolloutWorkload(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 "Pass a maximum of at least the mean.",
             )
         if not 0 <= self.length_cv <= _MOST_CV:
-            raise BadInput(f"--length-cv {self.length_cv:g} is not between 0 and {_MOST_CV:g}.")
+            raise BadInput(
+                f"--length-cv {self.length_cv:g} is not between 0 and {_MOST_CV:g}.",
+                f"Pass the standard deviation of the lengths over their mean, as {LENGTH_CV}; 0 if all are equal.",
+            )
         if self.train_batch < 0 or (self.train_batch and self.sequences % self.train_batch):
             raise BadInput(
                 f"--train-batch {self.train_batch:,} does not divide the {counted(self.sequences, 'sequence')} "
