@@ -149,7 +149,7 @@ class HuggingFaceKeys(TypedKeys):
 
 
 def _explain_unknown(key: str) -> str:
-    """The part of a model that an unread key belongs to, and that is not modelled, as far as its name tells."""
+    """The part of a model that an unread key configures, by its name, as the reason of a refusal."""
     part = next((part for pattern, part in _PARTS if pattern.fullmatch(key)), "")
     return f"{part} not modelled for this architecture" if part else "unknown key, may change the arithmetic"
 
