@@ -39,11 +39,13 @@ def explain_kind(name: str, *accepted: Kind) -> Iterator[None]:
 
 def find_kind(name: str) -> Kind | None:
     """The kind of a known name in any spelling, or of a file by its contents; None for any other."""
+    path = Path(name)
     try:
-        with Path(name).open("rb") as file:
-            return _kind_of_data(file.read(LARGEST))
+        if path.is_file():
+            with path.open("rb") as file:
+                return _kind_of_data(file.read(LARGEST))
     except (OSError, ValueError):  # not a readable file, or not a path
-        pass
+        return None
     models = (presets.known(), model_aliases.ALIASES, model_aliases.IGNORED_WORDS, model_aliases.OWNERS)
     if named_sizes.resolve(name, machines.known(), machine_aliases.ALIASES, machine_aliases.IGNORED_WORDS):
         return "machine"
