@@ -154,7 +154,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
                 f"tokens_per_step {self.recipe.tokens_per_step:,} is not a multiple of seq_len "
                 f"{self.recipe.seq_len} * micro_batch_size {self.recipe.micro_batch_size} * "
                 f"{factor} = {slice_tokens:,}.",
-                f"Use {max(1, round(self.recipe.tokens_per_step / slice_tokens)) * slice_tokens}.",
+                f"Use tokens_per_step = {max(1, round(self.recipe.tokens_per_step / slice_tokens)) * slice_tokens}.",
             )
 
     @property

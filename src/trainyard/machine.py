@@ -22,6 +22,7 @@ from trainyard.errors import BadFile, BadInput, UnknownName, described, nearest
 from trainyard.formats import toml
 from trainyard.formats.regular_files import is_regular, read_bytes
 from trainyard.machine_aliases import ALIASES, IGNORED_WORDS
+from trainyard.printable import printable
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -371,6 +372,11 @@ def load(name_or_path: str) -> Machine:
     """Loads a machine by the name of a file in the package (`h100`) or from the user's TOML file. Raises `UnknownName`
     if there is neither, or `BadFile` for an invalid file or numbers that no hardware has."""
     path = find_file(name_or_path)
+    if path is None and named_sizes.is_path(name_or_path):
+        raise UnknownName(
+            f"there is no file {name_or_path[:100]!r}.",
+            "Correct the path, or pass a machine's name: trainyard plan list machines.",
+        )
     if path is None:
         raise UnknownName(f"there is no machine {name_or_path[:100]!r}.", nearest(name_or_path, known()))
     data = read_bytes(path)
@@ -382,7 +388,9 @@ def load(name_or_path: str) -> Machine:
     except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         message, next_step = renamed_keys.describe_machine_key(str(error), Machine) or described(error)
         raise BadFile(f"{path}: {message}.", next_step) from error
-    return loaded
+    # Headings and sentences contain the names: each is one line of visible characters.
+    device = msgspec.structs.replace(loaded.device, name=printable(loaded.device.name))
+    return msgspec.structs.replace(loaded, name=printable(loaded.name), device=device)
 
 
 def find_device(reported: str) -> Device | None:

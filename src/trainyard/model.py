@@ -99,6 +99,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for field in ("layers", "hidden_size", "ffn_hidden_size", "heads", "kv_heads", "head_dim", "vocab"):
             if getattr(self, field) < 1:
                 raise BadJob(f"{field} = {limits.show(getattr(self, field))} must be at least 1.")
+        if self.vocab == 1:
+            raise BadJob(
+                "vocab = 1: a model of one token has nothing to predict.", "Pass the number of rows of the embedding."
+            )
         limits.check(self, _MODEL_LIMITS)
         limits.check_positive(self, "norm_eps", "rope_theta", "route_scale")
         if self.heads % self.kv_heads:

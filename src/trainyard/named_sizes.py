@@ -8,12 +8,12 @@ has a family and, often, a size in parameters (`70b`); a suggestion is near in b
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from math import log
 from typing import NamedTuple
 
-from trainyard.errors import near, nearest
+from trainyard.errors import near
 
 _SEPARATORS = re.compile(r"[\s_./:-]+")
 _WORDS = re.compile(r"[\s_:-]+")
@@ -63,17 +63,34 @@ def parse(name: str) -> NamedSize:
     return NamedSize(canonical(text[: match.start()]), int(match[1] or 1) * float(number) * _UNITS[unit])
 
 
+def is_path(name: str) -> bool:
+    """Whether a name that is not known was meant as a path, by its beginning or its suffix."""
+    return name.startswith((".", "/", "~")) or name.endswith((".toml", ".json", ".yaml", ".yml"))
+
+
+def _version(family: str) -> str:
+    """The first number in the name of a family, such as 2 in gpt2: models of other versions differ."""
+    match = re.search(r"\d+", family)
+    return match[0] if match else ""
+
+
+def _list(known_names: Sequence[str]) -> str:
+    return f"Known: {', '.join(known_names)}." if known_names else "None is known."
+
+
 def suggest(name: str, known_names: Iterable[str]) -> str:
-    """The next step for an unknown name: the known name that is near in family and size, or the known ones of the
-    family, or all of them."""
+    """The next step for an unknown name: the known name that is near in family, version and size, or the known ones of
+    the family, or all of them."""
     known_names, wanted = sorted(known_names), parse(name)
     if not wanted.size:
-        return nearest(name, known_names)
+        version = _version(wanted.family)
+        same_version = [known for known in known_names if version in ("", _version(parse(known).family))]
+        return near(name, same_version) or _list(known_names)
     sizes = {known: parse(known) for known in known_names}
     similarity = {known: SequenceMatcher(None, wanted.family, size.family).ratio() for known, size in sizes.items()}
     family = [known for known in known_names if sizes[known].size and similarity[known] >= _NEAR_FAMILY]
     if not family:
-        return f"Known: {', '.join(known_names)}." if known_names else "None is known."
+        return _list(known_names)
     distances = {known: abs(log(sizes[known].size / wanted.size)) for known in family}
     best = min(family, key=lambda known: (round(1 - similarity[known], 1), distances[known]))
     if distances[best] <= log(_NEAR_SIZE):

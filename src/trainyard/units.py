@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from decimal import Decimal, localcontext
 from itertools import groupby
+from math import gcd, isqrt
 
 from trainyard.errors import BadInput
 
@@ -26,6 +27,7 @@ _BYTES_PER_UNIT = {
 }
 _QUANTITY = re.compile(r"\s*((?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?)\s*([A-Za-zµ]+)\s*\Z")
 _INT64 = 2**63
+_MOST_DIVISORS = 16
 
 
 def ns_from_us(stamp: str | bytes) -> int:
@@ -141,6 +143,13 @@ def listed(items: Sequence[object], max_items: int, count: int | None = None, be
     shown = between.join(str(item) for item in items[:max_items])
     more = (len(items) if count is None else count) - max_items
     return shown if more <= 0 else f"{shown} and {more:,} more"
+
+
+def show_divisors(numbers: Sequence[int]) -> str:
+    """The common divisors of positive numbers as text: `1, 2, 4`; at most `_MOST_DIVISORS` are listed."""
+    common = gcd(*numbers)
+    small = [number for number in range(1, isqrt(common) + 1) if common % number == 0]
+    return listed(sorted({*small, *(common // number for number in small)}), _MOST_DIVISORS)
 
 
 def show_ranks(numbers: Sequence[int]) -> str:

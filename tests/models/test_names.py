@@ -54,6 +54,11 @@ def test_suggestion_is_near_in_family_and_size(unknown: str, suggested: str) -> 
         presets.load(unknown)
 
 
+@pytest.mark.parametrize("unknown", ["gpt-4", "gpt-5", "llama5", "deepseek-v4"])
+def test_another_version_of_a_family_is_not_suggested(unknown: str) -> None:
+    assert "Did you mean" not in named_sizes.suggest(unknown, presets.known())
+
+
 @given(st.sampled_from(["llama2", "llama-3.1", "qwen3", "gemma2", "gpt-oss", "mistral", "other"]), st.integers(1, 2000))
 def test_suggested_size_is_within_a_factor_of_three(family: str, billions: int) -> None:
     hint = named_sizes.suggest(f"{family}-{billions}b", presets.known())

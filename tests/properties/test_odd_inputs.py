@@ -130,6 +130,5 @@ def check_reason(reason: str, model: Model, step: dict[str, int], fixed: dict[st
     elif reason.startswith("seq_len"):
         assert step["seq_len"] % (fixed.get("tp", 1) * fixed.get("cp", 1)), reason
     else:
-        assert re.match(r"\w[\w ()]* supports none of the layouts|all [\d,]+ layouts that fit are refused", reason), (
-            reason
-        )
+        refused = r"\w[\w ()]* supports none of the layouts|(all [\d,]+|the only) layouts? that fits? (are|is) refused"
+        assert re.match(refused, reason), reason

@@ -11,7 +11,7 @@ from trainyard.api.design_arguments import read_factors, read_prices
 from trainyard.api.design_suite import SUITE
 from trainyard.api.plan_layouts import PlanOptions, check_numbers, load_machine, planner_input_of, refuse_unsupported
 from trainyard.api.plan_request import read_request
-from trainyard.errors import BadJob, UnknownName, nearest
+from trainyard.errors import BadInput, BadJob, UnknownName, nearest
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.model import Model
@@ -75,6 +75,8 @@ def compare_designs(
     if framework and framework not in FRAMEWORKS:
         raise UnknownName(f"there is no framework {framework!r}.", nearest(framework, FRAMEWORKS))
     name, own_framework = os.fspath(machine), framework or "trainyard"
+    if "," in name:
+        raise BadInput(f"--machine {name}: designs are compared for a machine of one kind.", "Pass one machine.")
     runner, target = FRAMEWORKS[own_framework], load_machine(name)
     unchanged = with_own_constants(target, runner.software)
     factors = read_factors(unchanged, changes)
@@ -96,7 +98,7 @@ def compare_designs(
     if not any(training.step_ns for training in trainings):
         raise BadJob(
             f"No training has a layout on {target.name}; {trainings[0].name}: {trainings[0].reason}",
-            "Pass smaller models with --model, or more --devices.",
+            "Pass smaller models with --model, more --devices, or another --batch.",
         )
     rows = [
         _design(change, changed, trainings, [training.steps[index] for training in compared], prices.get(change))

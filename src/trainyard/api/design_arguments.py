@@ -38,7 +38,10 @@ def read_prices(designs: Mapping[str, object], texts: Sequence[str]) -> dict[str
         if name not in designs:
             raise UnknownName(f"--price-change {text}: {name!r} is not compared.", nearest(name, designs))
         if not -100 < percent <= _MOST_PERCENT:
-            raise BadInput(f"--price-change {text}: it must be above -100 and at most {_MOST_PERCENT:,.0f} %.")
+            raise BadInput(
+                f"--price-change {text}: it must be above -100 and at most {_MOST_PERCENT:,.0f} %.",
+                f"Pass how many percent more a device costs, as --price-change {name}=20.",
+            )
         prices[name] = percent / 100
     return prices
 

@@ -14,6 +14,7 @@ from trainyard import limits, plugins, renamed_keys, words
 from trainyard import machine as machines
 from trainyard.api.fabric_options import Fabric, refuse_for_parts, with_fabric
 from trainyard.api.fine_tune import FineTune, read_fine_tuning
+from trainyard.api.input_kinds import explain_kind
 from trainyard.api.network_notes import describe_network
 from trainyard.api.plan_hetero import plan_hetero
 from trainyard.api.plan_notes import budget_notes, input_notes, setting_notes
@@ -191,6 +192,8 @@ def _search(
     configured_cost = None
     if check and request.job:
         setting_layouts.check_job(runner, training.conditions(framework), request.job, request.file)
+        if framework == "trainyard":
+            _check_trainable(request.job, request.file)
         configured_cost = _cost_configuration(request, request.job, machine, runner, budget)
     refuses = refuse_unsupported if framework == "trainyard" else lambda _: None
     try:
@@ -373,7 +376,7 @@ def load_machine(name: str) -> Machine:
         )
     if not name:
         raise BadInput("No machine given.", "Pass --machine with a name (trainyard plan list machines) or a TOML file.")
-    with with_next_step("a machine's name or its TOML file"):
+    with with_next_step("a machine's name or its TOML file"), explain_kind(name, "machine"):
         return machines.load(name)
 
 
@@ -406,6 +409,14 @@ def _parse_fix(text: str) -> tuple[str, int | str]:
         "zero": "Layouts whose replicas are not sharded: --fix dp_shard=1.",
     }.get(axis, "Correct it, or leave it out to search all values.")
     raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", names)
+
+
+def _check_trainable(job: Job, file: str) -> None:
+    """Raises `BadJob` if trainyard does not train the job of `file`, on whatever machine."""
+    try:
+        refuse_unsupported(msgspec.structs.replace(job, machine=""))
+    except BadJob as error:
+        raise BadJob(f"{file}: {error.message}", error.next_step) from error
 
 
 def refuse_unsupported(job: Job) -> None:

@@ -17,7 +17,7 @@ from trainyard.predict.inputs import cluster_size
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.post_training import decode_cost
-from trainyard.predict.post_training.generation_search import MOST_SIMULATED, EngineOptions
+from trainyard.predict.post_training.generation_search import MOST_SIMULATED, EngineOptions, check_engine
 from trainyard.predict.post_training.rollout_defaults import LENGTH_CV, MAX_NUM_SEQS, MEMORY_SHARE
 from trainyard.predict.post_training.rollout_workload import RolloutWorkload
 from trainyard.predict.post_training.step_modes import STEP_INTERVAL, ModeName, RolloutStep, StepPlanner, StepSettings
@@ -29,6 +29,7 @@ from trainyard.report.plans.rollout_plan import (
     RolloutPlan,
     TrainingPlan,
 )
+from trainyard.units import counted
 
 Path = str | os.PathLike[str]
 _LIMITS = (
@@ -38,6 +39,7 @@ _LIMITS = (
     "preempted. Not included: rewards, tools, tokenisation, repacking of weights on the host, speculative decoding, "
     "expert and pipeline parallelism, sliding windows and formats below 16 bits in generation.",
 )
+
 _LONGEST_DEFAULT = 2
 """Default of the maximum length over the mean."""
 
@@ -117,6 +119,7 @@ def plan_rollout(
         settings=StepSettings(old_log_probs=old_log_probs, reference=reference, critic=critic),
         refuses=refuse_unsupported if runner == "trainyard" else lambda _: None,
     )  # fmt: skip
+    check_engine(decoder, planner.machine, wanted.devices, workload, engine)
     with progress("Planning generation and training"):
         modes = [*_colocated(planner, target), *_disaggregated(planner, target, generation_ranks)]
     if not any(mode.step_ns for mode in modes):
@@ -138,9 +141,15 @@ def plan_rollout(
 def _engine_options(max_num_seqs: int, memory_share: float, tp: int | None) -> EngineOptions:
     """The settings of the inference engine. Raises `BadInput` for values out of range."""
     if not 1 <= max_num_seqs <= MOST_SIMULATED:
-        raise BadInput(f"--max-num-seqs {max_num_seqs:,} is not between 1 and {MOST_SIMULATED:,}.")
+        raise BadInput(
+            f"--max-num-seqs {max_num_seqs:,} is not between 1 and {MOST_SIMULATED:,}.",
+            f"Pass the engine's limit of concurrent requests; default: {MAX_NUM_SEQS:,}.",
+        )
     if not 0 < memory_share <= 1:
-        raise BadInput(f"--memory-share {memory_share:g} must be more than 0 and at most 1.")
+        raise BadInput(
+            f"--memory-share {memory_share:g} must be more than 0 and at most 1.",
+            f"Pass the share of the device memory for weights and KV cache; default: {MEMORY_SHARE}.",
+        )
     limits.check_value("--generation-tp", tp or 0, limits.DEVICES)
     return EngineOptions(max_num_seqs=max_num_seqs, memory_share=memory_share, tp=tp or 0)
 
@@ -170,7 +179,11 @@ def _check_split(machine: Machine, ranks: int, generation_ranks: int) -> None:
             f"Pass multiples of {machine.per_node}.",
         )
     if training < 1:
-        raise BadInput(f"--generation-devices {generating:,} leaves {training:,} devices for training.", "Pass fewer.")
+        most = (ranks - per_node) // per_device
+        raise BadInput(
+            f"--generation-devices {generating:,} leaves {counted(training, 'device')} for training.",
+            f"Pass at most {most:,}." if most else f"Pass more --devices than one node has ({machine.per_node}).",
+        )
 
 
 def _colocated(planner: StepPlanner, machine: Machine) -> tuple[RolloutMode, ...]:
@@ -188,8 +201,8 @@ def _disaggregated(planner: StepPlanner, machine: Machine, generation_ranks: int
     if ranks % per_node or ranks < 2 * per_node:
         devices = ranks // machine.device.ranks
         reason = (
-            f"{devices:,} devices are not two or more whole nodes of {machine.per_node}, which generation and training "
-            "would divide."
+            f"{counted(devices, 'device')} {'is' if devices == 1 else 'are'} not two or more whole nodes of "
+            f"{machine.per_node}, which generation and training would divide."
         )
         return tuple(RolloutMode(name=name, reason=reason) for name in names)
     try:

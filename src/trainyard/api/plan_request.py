@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from trainyard import job_file
+from trainyard.api.input_kinds import explain_kind
 from trainyard.errors import BadFile, BadInput, described
 from trainyard.formats.regular_files import is_regular, open_regular
 from trainyard.job import Job
@@ -22,6 +23,7 @@ from trainyard.predict.configs.config_keys import LARGEST, CommandArguments
 from trainyard.predict.configs.detect_format import ConfigFormat
 from trainyard.predict.inputs import cases, vision_models
 from trainyard.predict.inputs.vision_models import VisionModel
+from trainyard.printable import printable
 from trainyard.recipe import Recipe
 
 
@@ -60,9 +62,19 @@ def read_request(model: str | None, check: str | None, ranks: int | None, seq_le
 
     `ranks`, `seq_len`: the arguments of the command. Raises `BadInput` for a file that cannot be planned for."""
     with with_next_step("a model's name, its config.json or TOML file, or a configuration"):
-        request = _read_model_and_file(model, check, ranks, seq_len)
+        request = _with_printable_names(_read_model_and_file(model, check, ranks, seq_len))
     _check_length(request.model, seq_len)
     return request
+
+
+def _with_printable_names(request: PlanRequest) -> PlanRequest:
+    """The request with names that are one line of visible characters: headings and sentences contain them."""
+    model, job = request.model, request.job
+    name = printable(model.name)
+    model = replace(model, name=name) if isinstance(model, Model) else model._replace(name=name)
+    if job:
+        job = replace(job, name=printable(job.name), model=model if isinstance(model, Model) else job.model)
+    return request._replace(model=model, job=job)
 
 
 @contextmanager
@@ -113,12 +125,20 @@ def _read_model_and_file(model: str | None, check: str | None, ranks: int | None
 def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> PlanRequest:
     """The request of one name: a preset, a model file, or a configuration, which it must be if `config_only`.
     `arguments`: values of the command line that a file leaves open."""
+    with explain_kind(name, "model", "configuration"):
+        return _read_any(name, arguments, config_only)
+
+
+def _read_any(name: str, arguments: CommandArguments, config_only: bool) -> PlanRequest:
+    """As `_read`, with the errors of the readers."""
     data = _bytes(Path(name), required=config_only)
     file_format: ConfigFormat | None = detect_format.detect(data) if data is not None else None
     if file_format == "trainyard":
         job = job_file.load(name)
-        job = replace(job, model=arguments.model) if arguments.model else job
-        return PlanRequest(model=cases.subject(job), job=job, file=name)
+        notes = _replaced_model_notes(name, arguments.model) if job.model else ()
+        if arguments.model:
+            job = _with_model(job, arguments.model, name)
+        return PlanRequest(model=cases.subject(job), job=job, file=name, notes=notes)
     if data is None and config_only:
         raise BadInput(
             f"{name} is a model, not a training configuration.",
@@ -134,10 +154,27 @@ def _read(name: str, arguments: CommandArguments, config_only: bool = False) -> 
             f"Search its layouts: trainyard plan {name}; or pass a configuration, with --model {name}.",
         )
     read = detect_format.read(data, name, arguments)
+    notes = () if read.framework == "deepspeed" else _replaced_model_notes(name, arguments.model)
     return PlanRequest(
         model=read.job.decoder, job=read.job, framework=read.framework, keeps=read.keeps, file=name,
-        passed=read.ignored, otherwise=read.approximated, columns=read.columns, notes=read.notes,
+        passed=read.ignored, otherwise=read.approximated, columns=read.columns,
+        notes=(*notes, *read.notes),
     )  # fmt: skip
+
+
+def _replaced_model_notes(file: str, model: Model | None) -> tuple[str, ...]:
+    """A sentence on the `model` of the command line that replaces the own one of `file`; none without such a model."""
+    return (f"{file} is checked with {model.name} (--model) in place of its own model.",) if model else ()
+
+
+def _with_model(job: Job, model: Model, file: str) -> Job:
+    """The job of `file` with `model` in place of its own. Raises `BadInput` if it does not train a decoder."""
+    if job.workload in vision_models.WORKLOADS or job.sizes:
+        raise BadInput(
+            f"{file} trains {job.workload!r}, but --model {model.name} is a decoder.",
+            "Leave out --model, or pass a configuration that trains a decoder.",
+        )
+    return replace(job, model=model)
 
 
 def _bytes(path: Path, required: bool) -> bytes | None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from trainyard import limits
 from trainyard.errors import BadFile
 from trainyard.formats import json_objects
-from trainyard.models import hugging_face_hybrids, hugging_face_planned
+from trainyard.models import hugging_face_contradictions, hugging_face_hybrids, hugging_face_planned
 from trainyard.models.hugging_face_config import HuggingFaceKeys, short
 from trainyard.models.hugging_face_experts import sigmoid_experts
 from trainyard.models.hugging_face_llama import llama_family, llama_family_grouped
@@ -52,8 +52,14 @@ def convert(data: bytes, where: str, without: Sequence[str] = (), planned: bool 
     if not isinstance(document, dict):
         raise BadFile(f"{where}: not a model's config.json: the top level is not an object.")
     document = cast("dict[str, Any]", document)
-    read_fields, config = _architecture(HuggingFaceKeys(document, where, without, planned))
+    top = HuggingFaceKeys(document, where, without, planned)
+    architecture = _architecture_name(top)
+    read_fields, config = _architecture(top, architecture)
+    for keys in (top, config):
+        hugging_face_contradictions.check_model_type(keys, architecture, (*_known(), *hugging_face_hybrids.REFUSED))
+        hugging_face_contradictions.check_formats(keys)
     fields = read_fields(config)
+    hugging_face_contradictions.check_layers(config, architecture)
     left_out = config.check_refused()
     requested = [key for key in left_out if key in without]
     name = name_of(document, where) + (f" without {', '.join(requested)}" if requested else "")
@@ -70,9 +76,8 @@ def _context(config: HuggingFaceKeys) -> tuple[int, str] | None:
     return None
 
 
-def _architecture(config: HuggingFaceKeys) -> tuple[Callable[[HuggingFaceKeys], dict[str, Any]], HuggingFaceKeys]:
-    """The function that reads configs of the architecture named in the config, and the keys that it reads: those of the
-    text decoder if the config nests them. Raises `BadFile` if the architecture is not modelled."""
+def _architecture_name(config: HuggingFaceKeys) -> str:
+    """The one architecture that the config lists. Raises `BadFile` if it does not list one name."""
     listed_names = config.get("architectures")
     name = listed_names[0] if isinstance(listed_names, list) and len(listed_names) == 1 else listed_names
     if not isinstance(name, str):
@@ -80,6 +85,14 @@ def _architecture(config: HuggingFaceKeys) -> tuple[Callable[[HuggingFaceKeys], 
             f"{config.where} at $.architectures: {short(name)}, not a list of one name.",
             f"Known: {', '.join(_known())}.",
         )
+    return name
+
+
+def _architecture(
+    config: HuggingFaceKeys, name: str
+) -> tuple[Callable[[HuggingFaceKeys], dict[str, Any]], HuggingFaceKeys]:
+    """The function that reads configs of the architecture `name`, and the keys that it reads: those of the text decoder
+    if the config nests them. Raises `BadFile` if the architecture is not modelled."""
     if name in hugging_face_hybrids.REFUSED:
         reason = hugging_face_hybrids.REFUSED[name]
         raise BadFile(f"{config.where} at $.architectures: {name} is not modelled: {reason}.")
@@ -98,19 +111,12 @@ def _known() -> list[str]:
     return sorted((*ARCHITECTURES, *hugging_face_planned.ARCHITECTURES))
 
 
-def _family(name: str) -> str:
-    """The name of an architecture without the part that all have: `Llama`."""
-    for suffix in ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel"):
-        name = name.removesuffix(suffix)
-    return name
-
-
 def _suggest(name: str) -> str:
     """The next step for an unknown architecture: a known one of a similar family, else all."""
     from difflib import get_close_matches  # rarely needed, and slow to import
 
-    families = {_family(known): known for known in _known()}
-    close = get_close_matches(_family(name[:100]), families, n=1)
+    families = {hugging_face_contradictions.family(known): known for known in _known()}
+    close = get_close_matches(hugging_face_contradictions.family(name[:100]), families, n=1)
     return f"Did you mean {families[close[0]]!r}?" if close else f"Known: {', '.join(_known())}."
 
 

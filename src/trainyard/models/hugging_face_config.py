@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.errors import BadFile, nearest
 from trainyard.models.typed_keys import TypedKeys
+from trainyard.printable import printable
+from trainyard.units import listed
 
 _IRRELEVANT_KEYS = re.compile(
     # Names, special tokens, generation, caching, initialisation, storage format and provenance.
@@ -30,6 +34,25 @@ _UNTIMED_KEYS = re.compile(
     r"|norm_topk_prob|.*_multiplier|logits_scaling"
 )
 """Keys that are refused because they change the mathematics, though hardly the time of a step."""
+_PARTS = tuple(
+    (re.compile(pattern), part)
+    for pattern, part in (
+        (r".*(sliding|window|chunk|layer_types|layers_block_type).*", "attention to a part of the sequence is"),
+        (r"rope_.*|.*rotary.*|alibi.*|.*position_embedding_type|no_rope_.*", "this position embedding is"),
+        (r".*(multiplier|scale|scaling)", "constant factors of activations and logits are"),
+        (r".*softcap(ping)?|clip_qkv|.*_limit", "bounds of activations and logits are"),
+        (r".*(expert|router|moe).*", "experts are"),
+        (r".*(dropout|pdrop)", "dropout is"),
+        (r".*bias", "this use of biases is"),
+        (r".*qk_(layer)?norm.*", "normalised queries and keys are"),
+        (r".*(nextn|mtp).*", "multi-token prediction is"),
+        (r".*(mamba|ssm|state|conv).*", "state spaces are"),
+        (r"(vision|audio|image|video).*", "encoders of images and audio are"),
+    )
+)
+"""Pattern of keys -> the part of a model that they configure, with its verb."""
+_MOST_REFUSED = 20
+"""Most keys for which a message lists reasons and a model file."""
 
 
 class HuggingFaceKeys(TypedKeys):
@@ -99,21 +122,36 @@ class HuggingFaceKeys(TypedKeys):
         for key, value in self.values.items():
             if key not in self.requested and value is not None and not _IRRELEVANT_KEYS.fullmatch(key):
                 skipped |= {key} if self.planned else set()
-                self.refuse(key, f"unknown key, may change the arithmetic, and it is {short(value)}")
+                self.refuse(key, f"{_explain_unknown(key)}, and it is {short(value)}")
         for key in self.without:
             if key not in self.refused:
                 hint = nearest(key, self.refused) if self.refused else "Nothing needs to be left out."
                 raise BadFile(f"{self.where}: without = {key[:100]!r}, but this key is not refused.", hint)
         still_refused = [key for key in self.refused if key not in self.without and key not in skipped]
         if still_refused:
-            reasons = "; ".join(f"{key[:100]}: {self.refused[key]}" for key in still_refused[:20])
-            keys = ", ".join(f'"{key[:100]}"' for key in self.refused)
+            reasons = [f"{printable(key[:100])}: {self.refused[key]}" for key in still_refused]
             raise BadFile(
-                f"{self.where}: not modelled: {reasons}.",
-                "To train the model without them, write a TOML file with [model], from = this file and "
-                f"without = [{keys[:1000]}].",
+                f"{self.where}: not modelled: {listed(reasons, _MOST_REFUSED, between='; ')}.",
+                self._explain_leaving_out([*self.without, *still_refused]),
             )
         return list(self.refused)
+
+    def _explain_leaving_out(self, keys: Sequence[str]) -> str:
+        """The next step for a config with parts that cannot be modelled: a model file that leaves out their `keys`."""
+        if len(keys) > _MOST_REFUSED:
+            return "Write the dimensions of a similar model under [model] of a TOML file, and pass that."
+        # A JSON string is a TOML string too.
+        source, without = (json.dumps(value, ensure_ascii=False) for value in (os.path.abspath(self.where), list(keys)))
+        return (
+            "To leave these parts out of the model, save the following lines as model.toml, and pass it as the model, "
+            f"or write them into a job file:\n[model]\nfrom = {source}\nwithout = {without}"
+        )
+
+
+def _explain_unknown(key: str) -> str:
+    """The part of a model that an unread key configures, by its name, as the reason of a refusal."""
+    part = next((part for pattern, part in _PARTS if pattern.fullmatch(key)), "")
+    return f"{part} not modelled for this architecture" if part else "unknown key, may change the arithmetic"
 
 
 def short(value: object) -> str:

@@ -1,6 +1,7 @@
 """Model presets: the sizes that a job takes by `from = "llama3-8b"` or from a file.
 
-A file has a `[model]` (a decoder's dimensions) or `[sizes]` (those of another workload), and their source.
+A file has a `[model]` (a decoder's dimensions, or `from` a config.json) or `[sizes]` (those of another workload), and
+their source.
 The job may override any of them.
 """
 
@@ -104,6 +105,8 @@ def take(
     if without:
         raise BadFile(f"{path}: without = {list(without)}, but only a config.json has keys to leave out.")
     preset = _preset(path, data)
+    if section == "model" and preset.model and "from" in preset.model:
+        return _take_from_config(preset.model, path, planned)
     keys = getattr(preset, section)
     if keys is None:
         other_section = "sizes" if section == "model" else "model"
@@ -118,11 +121,28 @@ def take(
     return Taken(keys=keys, where=str(path), workload=preset.workload, context=context)
 
 
-def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[str, Taken]:
+def _take_from_config(keys: dict[str, Any], path: Path, planned: bool) -> Taken:
+    """The keys of a model file at `path` whose `from` is a config.json, in place of the file's own dimensions; those
+    that the file states too override it. Raises `BadFile` for another `from`, so that files do not refer in a circle.
+    """
+    document = {"model": dict(keys)}
+    source = keys["from"]
+    if isinstance(source, str):
+        config_path = _find(source, path.parent)
+        if not _is_config(config_path, _read(config_path)):
+            raise BadFile(
+                f"{path} at $.model.from: {source!r:.100} is not a config.json.",
+                "Name a config.json, or pass that model in place of this file.",
+            )
+    taken = fill(document, str(path), path.parent, planned)["model"]
+    return taken._replace(keys=document["model"])
+
+
+def fill(document: dict[str, Any], where: str, folder: Path = Path(), planned: bool = False) -> dict[str, Taken]:
     """Resolves `from` in `[model]` and `[sizes]` of a job's document, in place; the document's own keys override.
 
-    `where`: the name of the document. Returns the presets by section. Raises `BadJob`, or `BadFile` for an invalid
-    preset file.
+    `where`: the name of the document; `planned`: as for `take`. Returns the presets by section. Raises `BadJob`, or
+    `BadFile` for an invalid preset file.
     """
     presets: dict[str, Taken] = {}
     for section in ("model", "sizes"):
@@ -135,7 +155,7 @@ def fill(document: dict[str, Any], where: str, folder: Path = Path()) -> dict[st
         if not isinstance(without, list) or not all(isinstance(key, str) for key in without):
             raise BadJob(f"{where} at $.{section}.without: {without!r:.60} is not a list of keys.")
         try:
-            preset = take(name, section, without, folder)
+            preset = take(name, section, without, folder, planned)
         except (UnknownName, MissingFile) as error:
             raise BadJob(f"{where} at $.{section}.from: {error.message}", error.next_step) from error
         if preset.workload and document.setdefault("workload", preset.workload) != preset.workload:
@@ -173,6 +193,10 @@ def _find(name_or_path: str, folder: Path) -> Path:
         raise MissingFile(f"{short_name!r} is a folder without a config.json.", "Pass a model's name or its file.")
     if exists and name_or_path:  # a pipe or a device, which cannot be read
         return path
+    if named_sizes.is_path(short_name):
+        raise UnknownName(
+            f"there is no file {short_name!r}.", "Correct the path, or pass a model's name: trainyard plan list models."
+        )
     raise UnknownName(f"there is no model or file {short_name!r}.", named_sizes.suggest(short_name, known_paths))
 
 

@@ -107,11 +107,14 @@ def test_memory_that_becomes_too_small_leaves_the_mean_unknown(capsys: pytest.Ca
         (*TINY, "--change", "matmul=2", "--price-change", "latency=3"),
         (*TINY, "--change", "matmul=2", "--price-change", "matmul=-100"),
         (*TINY, "--for", "no-framework"),
+        (*TINY, "--machine", "h100,a100"),
     ],
 )
 def test_bad_input_is_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(design(*words)) == BAD_INPUT
-    assert not capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.rstrip().partition("\n")[2], "a next step"
 
 
 def test_machine_without_a_link_between_nodes_lacks_that_change(capsys: pytest.CaptureFixture[str]) -> None:

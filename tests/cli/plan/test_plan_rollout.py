@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -127,6 +128,31 @@ def test_a_cluster_that_nodes_do_not_divide_has_the_colocated_mode_only(capsys: 
 def test_bad_input_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(words) == BAD_INPUT
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_named_degrees_and_memory_share_work(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(rollout(generation_tp="3")) == BAD_INPUT
+    assert "1, 2, 4, 8, 16" in capsys.readouterr().err
+    assert planned(capsys, generation_tp="4")["modes"][0]["step_ns"] > 0
+    assert answer(rollout(memory_share="0.01")) == BAD_INPUT
+    least = re.search(r"--memory-share \((0\.\d+) or more\)", capsys.readouterr().err)
+    assert least
+    assert planned(capsys, memory_share=least[1])["modes"][0]["step_ns"] > 0
+    assert answer(rollout(memory_share=f"{float(least[1]) - 0.01:.2f}")) == BAD_INPUT
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"samples": "0"}, {"max_num_seqs": "0"}, {"memory_share": "1.5"}, {"length_cv": "11"}, {"generation_tp": "3"},
+        {"generation_devices": "16"}, {"devices": "8", "generation_devices": "8"}, {"train_batch": "7"},
+    ],
+)  # fmt: skip
+def test_every_refusal_has_a_next_step(changes: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(rollout(**changes)) == BAD_INPUT
+    message, _, next_step = capsys.readouterr().err.rstrip().partition("\n")
+    assert message
+    assert next_step.strip().endswith(".")
 
 
 def test_library_returns_the_same_plan(capsys: pytest.CaptureFixture[str]) -> None:

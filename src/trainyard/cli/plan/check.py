@@ -29,7 +29,7 @@ from trainyard.cli.support.pipes import InputFile
 @click.command(cls=CheckedOptions)
 @click.argument("file", type=InputFile())
 @click.option("--model", type=InputFile(), metavar="MODEL",
-              help="The model that FILE trains, if it names none: a name, config.json or TOML file.")  # fmt: skip
+              help="Model that FILE trains, in place of its own: a name, config.json or TOML file.")  # fmt: skip
 @MACHINE
 @DEVICES
 @BATCH
@@ -58,6 +58,8 @@ def command(
     FILE is a job file, a torchtitan TOML file, Megatron arguments or a DeepSpeed JSON file, detected by its contents. A
     DeepSpeed file names no model: trainyard plan check ds_config.json --model llama3-8b --devices 64 --seq-len 8192.
     The memory of a job file is also counted by a simulated run.
+
+    Exit codes: 0 the configuration was predicted, even if it does not fit, 2 bad input.
     """
     from trainyard.api.fabric_options import Fabric
     from trainyard.api.fine_tune import FineTune

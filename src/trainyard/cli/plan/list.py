@@ -19,6 +19,8 @@ def command(kind: Literal["models", "machines"] | None, full: bool, as_json: boo
 
     Any other model is planned from its Hugging Face config.json or a TOML file, any other machine from a TOML file,
     which trainyard probe --out FILE writes for the machine it runs on.
+
+    Exit codes: 0 success, 2 bad input.
     """
     from trainyard.api import catalogue
     from trainyard.cli.support.output import console, print_json

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.cli.support.output import console, print_json, say
+from trainyard.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,9 +32,9 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
     if plans.ignored_settings:
         listed = ", ".join(plans.ignored_settings)
         cut = "..." if len(listed) > _MOST_CHARACTERS else ""
-        say(f"Ignored settings, assumed to cost nothing: {listed[:_MOST_CHARACTERS]}{cut}.")
+        say(f"Ignored settings, assumed to cost nothing: {printable(listed[:_MOST_CHARACTERS])}{cut}.")
     for note in (*(f"Evaluated differently: {key}." for key in plans.differing_settings), *plans.notes):
-        say(note)
+        say(printable(note))
     if out is not None:
         launch = launch_file(plans)
         write_text(launch.text, out)

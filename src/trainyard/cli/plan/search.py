@@ -58,6 +58,8 @@ def command(
     MODEL is a name (llama3-70b), a Hugging Face config.json, a model's TOML file, or a training configuration with its
     own model and batch: a job file, a torchtitan TOML file or Megatron arguments. Every layout that divides devices,
     heads, layers and batch is searched.
+
+    Exit codes: 0 at least one layout fits, 2 bad input, or no layout fits.
     """
     from trainyard.api.fabric_options import Fabric
     from trainyard.api.fine_tune import FineTune

@@ -13,6 +13,7 @@ from trainyard.predict.configs.config_keys import LARGEST, CommandArguments, Fra
 from trainyard.predict.configs.deepspeed import deepspeed_json, deepspeed_keys
 from trainyard.predict.configs.megatron import megatron_read
 from trainyard.predict.configs.torchtitan import torchtitan_read
+from trainyard.units import counted, show_divisors
 
 ConfigFormat = Literal["trainyard", "megatron", "torchtitan", "deepspeed"]
 _READERS: Mapping[str, Callable[[bytes, str, CommandArguments], FrameworkConfig]] = {
@@ -80,6 +81,13 @@ def _check_divisible(job: Job, where: str) -> None:
         ("tokens", recipe.seq_len, 2 * layout.cp if layout.cp > 1 else 1, "twice context parallelism"),
     ):
         if size % divisor:
-            raise BadInput(f"{where}: {size} {size_name} % {axis_name} {divisor} = {size % divisor}.")
+            raise BadInput(
+                f"{where}: {size} {size_name} % {axis_name} {divisor} = {size % divisor}.",
+                f"Use a divisor of the {size_name}: {show_divisors([size])}.",
+            )
     if layout.pp * layout.interleave > model.layers + 2:
-        raise BadInput(f"{where}: {layout.pp * layout.interleave} pipeline stages are more than {model.layers} layers.")
+        raise BadInput(
+            f"{where}: pipeline parallelism {layout.pp} x {layout.interleave} per rank = "
+            f"{layout.pp * layout.interleave} stages are more than {counted(model.layers, 'layer')}.",
+            f"Use at most {counted(model.layers, 'stage')}.",
+        )

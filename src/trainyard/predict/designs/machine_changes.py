@@ -58,12 +58,20 @@ def check_change(machine: Machine, name: str, factor: float) -> None:
     if name not in CHANGES:
         raise UnknownName(f"there is no change {name!r} of a machine.", nearest(name, CHANGES))
     if not _LEAST_FACTOR <= factor <= _MOST_FACTOR:
-        raise BadInput(f"the factor {factor:g} of {name} is not between {_LEAST_FACTOR:g} and {_MOST_FACTOR:g}.")
-    if not is_applicable(machine, name):
-        raise BadInput(f"{machine.name} has no link between nodes, so {name} cannot be changed.")
-    if name == "node-size" and machine.per_node * factor % 1:
         raise BadInput(
-            f"{factor:g} x {machine.per_node} devices per node is {machine.per_node * factor:g}, not a whole number."
+            f"the factor {factor:g} of {name} is not between {_LEAST_FACTOR:g} and {_MOST_FACTOR:g}.",
+            f"Pass how many times better the machine is, as --change {name}=2.",
+        )
+    if not is_applicable(machine, name):
+        raise BadInput(
+            f"{machine.name} has no link between nodes, so {name} cannot be changed.",
+            f"Leave out --change {name}.",
+        )
+    if name == "node-size" and machine.per_node * factor % 1:
+        nearest_factor = max(1, round(machine.per_node * factor)) / machine.per_node
+        raise BadInput(
+            f"{factor:g} x {machine.per_node} devices per node is {machine.per_node * factor:g}, not a whole number.",
+            f"Use --change node-size={nearest_factor}.",
         )
 
 
@@ -177,7 +185,10 @@ def _lengthen(torus: Torus, factor: float) -> Torus:
         if size % unit == 0 and size >= _SHORTEST_RING:
             longer = replace(axis, size=int(size))
             return replace(torus, axes=(*torus.axes[:index], longer, *torus.axes[index + 1 :]))
-    raise BadInput(f"no axis of a torus of {torus.shape} can have {factor:g} times as many devices.")
+    raise BadInput(
+        f"no axis of a torus of {torus.shape} can have {factor:g} times as many devices.",
+        "Use --change node-size=2 or another whole factor.",
+    )
 
 
 CHANGES: Mapping[str, MachineChange] = {

@@ -28,7 +28,7 @@ from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.pipeline import schedules, simulation, stages
 from trainyard.predict.search import infeasible, search
 from trainyard.predict.search.layout_cost import LayoutCost
-from trainyard.units import show_gigabytes
+from trainyard.units import counted, show_gigabytes
 
 _SCHEDULE, _LEAVE_OUT = schedules.SCHEDULES.index("1f1b"), "Leave out --fix interleave and --fix schedule."
 _SIMULATED_LAYOUTS = 32
@@ -182,9 +182,8 @@ def _explain_too_large(
     that would be enough, up to 64."""
     missing = pipelines.missing_bytes(wanted, layouts, framework, part_models)
     part_names = " and ".join(str(part) for part in parts)
-    message = (
-        f"{wanted.model.name} fits on {part_names} in none of {len(layouts):,} layouts with any partition of layers"
-    )
+    tried = counted(len(layouts), "layout")
+    message = f"{wanted.model.name} fits on {part_names} in none of {tried} with any partition of layers"
     unit = _unit_of_parts(parts).removesuffix("s")
     message += f": each {unit} lacks {show_gigabytes(missing)}." if missing > 1 else "."
     for factor in infeasible.CLUSTER_FACTORS:

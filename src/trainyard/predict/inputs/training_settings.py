@@ -17,6 +17,7 @@ from trainyard.predict.inputs.setting_layouts import LayoutCondition
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.activation_offload import BUFFERED_LAYERS
 from trainyard.predict.time.orthogonalization import ITERATIONS
+from trainyard.units import counted
 from trainyard.words import RECOMPUTE_MODULES
 
 MOST_IMBALANCE = 100.0
@@ -112,7 +113,7 @@ def settings_outside(settings: TrainingSettings, framework: str) -> Iterator[str
             else "the script wraps these layers in hooks for saved tensors that copy in streams of their own, as "
             "torchtune's OffloadActivations; torch's save_on_cpu waits for each copy."
         )
-        yield f"Offloaded activations of {settings.offloaded_layers} layers: {where}"
+        yield f"Offloaded activations of {counted(settings.offloaded_layers, 'layer')}: {where}"
     if settings.updates_in_backward:
         yield "Updates in the backward pass: set [optimizer] early_step_in_backward = true. Gradients are not clipped."
     if settings.optimizer:

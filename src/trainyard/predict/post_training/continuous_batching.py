@@ -64,7 +64,10 @@ def simulate(lengths: npt.NDArray[np.int64], prompt_tokens: int, cost: ReplicaCo
     a time. Raises `BadInput` if the cache cannot hold the longest request."""
     longest = prompt_tokens + int(lengths.max())
     if longest > cost.capacity:
-        raise BadInput(f"a sequence of {longest:,} tokens does not fit in a KV cache of {cost.capacity:,} tokens.")
+        raise BadInput(
+            f"a sequence of {longest:,} tokens does not fit in a KV cache of {cost.capacity:,} tokens.",
+            "Pass a smaller --max-response-tokens or a larger --memory-share.",
+        )
     ends, starts = np.zeros((2, 0), np.int64)  # decode steps at which running requests end, sorted, and began
     step, waiting, prefill_s = 0, 0, 0.0
     rows: list[tuple[float, int, int]] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -69,6 +70,17 @@ def fastest_generation(
     return min(fitting, key=lambda each: each.seconds)
 
 
+def check_engine(
+    model: Model, machine: MachineModel, ranks: int, workload: RolloutWorkload, engine: EngineOptions
+) -> None:
+    """Raises `BadJob`, as `fastest_generation`, if the engine's settings alone prevent generation on `ranks` ranks: a
+    degree that does not divide the model, or a share of the memory that is too small."""
+    tried = [tp for tp in tensor_parallel_sizes(model, machine, ranks) if engine.tp in (0, tp)]
+    least_share = min((_needed_share(model, machine, tp, workload, 0.0) for tp in tried), default=0.0)
+    if not tried or engine.memory_share < least_share <= 1:
+        raise BadJob(*_explain_too_large(model, machine, ranks, workload, engine, 0.0))
+
+
 def tensor_parallel_sizes(model: Model, machine: MachineModel, ranks: int) -> Iterator[int]:
     """Degrees of tensor parallelism that divide the heads and MLPs, within a node or over whole nodes."""
     per_node = machine.machine.ranks_per_node
@@ -126,16 +138,28 @@ def _explain_too_large(
         return (
             f"{model.name} with {model.heads} heads cannot be divided over tp {engine.tp} for generation; {known} can "
             f"be used.",
-            "Change --generation-tp.",
+            "Pass --generation-tp with one of these, or leave it out for the fastest.",
         )
     tp = tried[-1]
     weights = decode_cost.count_weights(model, tp) * decode_cost.VALUE_BYTES
     cache = decode_cost.cache_bytes_per_token(model, tp) * workload.longest
     usable = machine.machine.rank_memory * engine.memory_share
+    least_share = min(_needed_share(model, machine, each, workload, resident) for each in tried)
+    larger_share = (
+        f"a larger --memory-share ({ceil(100 * least_share) / 100:.2f} or more), " if least_share <= 1 else ""
+    )
     kept = f", {show_gigabytes(resident)} of the training" if resident else ""
     return (
         f"{model.name} does not fit for generation at any tp up to {tp}: a rank has {show_gigabytes(weights)} of "
         f"weights, {show_gigabytes(cache)} of KV cache for one sequence of {workload.longest:,} tokens{kept}, but "
         f"{show_gigabytes(usable)} can be used.",
-        "Pass more --devices, a machine with more memory, or a smaller --max-response-tokens.",
+        f"Pass {larger_share}more --devices, a machine with more memory, or a smaller --max-response-tokens.",
     )
+
+
+def _needed_share(model: Model, machine: MachineModel, tp: int, workload: RolloutWorkload, resident: float) -> float:
+    """The least share of the device memory in which the weights and the cache of one longest sequence fit. `resident`:
+    bytes of the training's tensors on each rank."""
+    weights = decode_cost.count_weights(model, tp) * decode_cost.VALUE_BYTES
+    cache = decode_cost.cache_bytes_per_token(model, tp) * workload.longest
+    return (weights + cache + resident) / machine.machine.rank_memory

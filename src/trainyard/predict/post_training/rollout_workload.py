@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trainyard import limits
 from trainyard.errors import BadInput
 from trainyard.predict.post_training.rollout_defaults import LENGTH_CV
+from trainyard.units import counted
 
 _MOST_CV = 10.0
 _LEAST_CV = 1e-6
@@ -50,7 +51,7 @@ class RolloutWorkload(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             ("--max-response-tokens", self.max_response_tokens, limits.TOKENS),
         ):  # fmt: skip
             if value < 1:
-                raise BadInput(f"{flag} {limits.show(value)} must be at least 1.")
+                raise BadInput(f"{flag} {limits.show(value)} must be at least 1.", "Pass a positive number.")
             limits.check_value(flag, value, limit)
         limits.check_value("--prompts x --samples =", self.sequences, limits.SAMPLES)
         limits.check_value("tokens a step =", self.sequences * self.longest, limits.STEP)
@@ -61,11 +62,14 @@ class RolloutWorkload(msgspec.Struct, frozen=True, kw_only=True, dict=True):
                 "Pass a maximum of at least the mean.",
             )
         if not 0 <= self.length_cv <= _MOST_CV:
-            raise BadInput(f"--length-cv {self.length_cv:g} is not between 0 and {_MOST_CV:g}.")
+            raise BadInput(
+                f"--length-cv {self.length_cv:g} is not between 0 and {_MOST_CV:g}.",
+                f"Pass the standard deviation of the lengths over their mean, as {LENGTH_CV}; 0 if all are equal.",
+            )
         if self.train_batch < 0 or (self.train_batch and self.sequences % self.train_batch):
             raise BadInput(
-                f"--train-batch {self.train_batch:,} does not divide the {self.sequences:,} sequences of a step "
-                f"({self.prompts:,} prompts x {self.samples:,} samples).",
+                f"--train-batch {self.train_batch:,} does not divide the {counted(self.sequences, 'sequence')} "
+                f"of a step ({counted(self.prompts, 'prompt')} x {counted(self.samples, 'sample')}).",
                 "Pass a divisor of them, or leave it out for one optimizer update per step.",
             )
 

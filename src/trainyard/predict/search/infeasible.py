@@ -95,7 +95,8 @@ def explain_indivisible(
     for axis in wanted.fixed:
         other_axes = {name: value for name, value in wanted.fixed.items() if name != axis}
         if layout_count := len(framework.layouts(wanted._replace(fixed=other_axes))):
-            return message, f"Without --fix {axis} there are {layout_count:,} layouts."
+            are = "is" if layout_count == 1 else "are"
+            return message, f"Without --fix {axis} there {are} {counted(layout_count, 'layout')}."
     if wanted.samples % wanted.devices:
         larger_batch = -(-wanted.samples // wanted.devices) * wanted.devices
         return (
@@ -134,7 +135,8 @@ def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, m
     job = layout_space.job_of(wanted, sizes.layouts.row(closest_index))
     least_bytes = float(sizes.device_bytes[closest_index])
     unit = unit_of_ranks([machine])
-    summary = f"{wanted.model.name} fits on {counted(wanted.devices, unit[:-1])} in none of {searched:,} layouts: the "
+    devices, tried = counted(wanted.devices, unit[:-1]), counted(searched, "layout")
+    summary = f"{wanted.model.name} fits on {devices} in none of {tried}: the "
     activation_memory = (
         f"activation checkpointing {job.recipe.activation_checkpoint}{', offloaded' * job.recipe.offload}"
     )
@@ -146,7 +148,7 @@ def explain_too_large(wanted: PlannerInput, sizes: LayoutSizes, searched: int, m
     host_memory = usable_bytes.host * ranks
     if host_bytes * ranks <= host_memory:
         return f"{summary}."
-    offloaded = f"{show_gigabytes(host_bytes)} * {ranks} ranks = {show_gigabytes(host_bytes * ranks)}"
+    offloaded = f"{show_gigabytes(host_bytes)} * {counted(ranks, 'rank')} = {show_gigabytes(host_bytes * ranks)}"
     return (
         f"{summary}; {offloaded} would be offloaded to the host, of which {show_gigabytes(host_memory)} can be used: "
         f"{show_gigabytes(host_bytes * ranks - host_memory)} too much."

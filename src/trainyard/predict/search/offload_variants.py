@@ -93,7 +93,7 @@ def add_offloaded(wanted: PlannerInput, layouts: LayoutSpace, framework: Framewo
         check_host(machine)
         if not can_offload.any():
             raise BadJob(
-                f"{framework.display_name} does not offload in any of {len(layouts):,} layouts that divide evenly.",
+                f"{framework.display_name} does not offload in any layout that divides evenly ({len(layouts):,}).",
                 "Leave out --fix offload=1 or the other fixed axes.",
             )
         return size_layouts(wanted, layouts.keep(can_offload).offloaded(), framework)

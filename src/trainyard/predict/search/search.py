@@ -67,7 +67,7 @@ def search(
         least_reserved = min((choice.reserved for choice in choices), default=np.inf)
         choices.append(search_space.cost_choice(space, each, budget, int(each[0].required) < least_reserved))
     if not choices:
-        raise BadJob(search_space.explain_refusals(refused))
+        raise BadJob(*search_space.explain_refusals(refused))
     points: list[LayoutPoint] = []
     if front:
         points = [choice.point for choice in choices if choice.front]
@@ -125,4 +125,4 @@ def _find_fastest_of_all(
     refused: list[str] = []
     for runnable in search_space.runnable_cases(space, space.by_time(), refuses, refused):
         return space, runnable
-    raise BadJob(search_space.explain_refusals(refused))
+    raise BadJob(*search_space.explain_refusals(refused))

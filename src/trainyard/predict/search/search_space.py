@@ -135,8 +135,13 @@ def runnable_cases(
         yield timed, job
 
 
-def explain_refusals(refused: list[str]) -> str:
-    return f"all {len(refused):,} layouts that fit are refused; the fastest: {refused[0]}"
+def explain_refusals(refused: list[str]) -> tuple[str, str]:
+    """(message, next step) if trainyard's own runner, which alone is asked, refuses all layouts that fit."""
+    next_step = "Change that, or plan for another framework: --for megatron."
+    if len(refused) == 1:
+        return f"the only layout that fits is refused by trainyard's own runner: {refused[0]}", next_step
+    count = f"all {len(refused):,} layouts that fit are refused by trainyard's own runner"
+    return f"{count}; the fastest: {refused[0]}", next_step
 
 
 def cost_choice(space: SearchSpace, runnable: Runnable, budget: TrainingBudget, front: bool = False) -> LayoutCost:

@@ -57,7 +57,7 @@ def shortlist(
     runnable = search_space.runnable_cases(space, by_time, refuses, refused)
     fastest_rows = _find_fastest(space, runnable, most, budget)
     if not fastest_rows.rows:
-        raise BadJob(search_space.explain_refusals(refused))
+        raise BadJob(*search_space.explain_refusals(refused))
     _place_layers(space, fastest_rows, budget)
     fastest = next(iter(fastest_rows.rows.values()))
     plain, no_baseline = baseline.find_baseline(space, machine, refuses)

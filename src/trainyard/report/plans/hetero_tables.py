@@ -22,6 +22,7 @@ from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans import plans_file
 from trainyard.report.plans.plans_file import SCHEMA, HeterogeneousCluster, PartAlone, PlanRecord, Plans
 from trainyard.report.view.view import Cell, Column, Table
+from trainyard.units import counted
 
 
 def from_mixed(mixed: HeteroResult, machines: str, budget: TrainingBudget) -> Plans:
@@ -97,9 +98,10 @@ def layouts(plans: Plans) -> Table:
         return table
     low, high = (bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))  # as multiples of the step time
     notes = (
-        f"{plans.searched:,} layouts and orders of the parts divide the work evenly, {plans.fit_in_memory:,} may fit.",
+        f"{counted(plans.searched, 'layout')} and orders of the parts divide the work evenly, "
+        f"{plans.fit_in_memory:,} may fit.",
         f"{tables.INTERVAL}: {low:.2f} to {high:.2f} times the prediction.",
-        *(note.partition(" fit. ")[2] or note for note in table.notes),
+        *(note.removeprefix(tables.counts_note(plans)) for note in table.notes),
     )
     kept_columns = [
         at for at, column in enumerate(table.columns) if at and not column.title.startswith(tables.INTERVAL)

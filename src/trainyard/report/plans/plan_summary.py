@@ -22,6 +22,9 @@ stages, four with its parts; adapters take two more lines above."""
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
 
+_FEWEST_IN_MILLIONS = 100_000
+_LEAST_WHOLE = 10
+"""Least samples per second that are shown without decimals."""
 _PER_RANK = "Memory: per rank, of which a device has {}."
 
 
@@ -88,7 +91,9 @@ def _trained(plans: Plans) -> str:
 
 
 def _billions(count: int) -> str:
-    """A number of parameters in billions, or millions below one billion."""
+    """A number of parameters in billions, below one billion in millions, and below 100,000 as it is."""
+    if count < _FEWEST_IN_MILLIONS:
+        return f"{count:,}"
     return f"{count / 1e9:,.1f} B" if count >= 1e9 else f"{count / 1e6:,.1f} M"
 
 
@@ -148,7 +153,7 @@ def _figures(plans: Plans, record: PlanRecord) -> str:
     lacking = "" if tables.fits(record, plans) else f" It does not fit: {100 * USABLE:.0f} % of the memory can be used."
     return (
         f"Predicted step: {plan.ledger.wall_ns / unit_ns:,.2f} {unit} ({tables.INTERVAL}: {plan.low / unit_ns:,.2f} to "
-        f"{plan.high / unit_ns:,.2f} {unit}{calibrated}); {bill.tokens_per_s / plans.devices:,.0f} "
+        f"{plan.high / unit_ns:,.2f} {unit}{calibrated}); {_per_second(bill.tokens_per_s / plans.devices)} "
         f"{tables.unit_of(plan.job)}/s/device{_without_padding(plans, bill)}, "
         f"MFU {_rounded(100 * bill.mfu)} %{of_peak}, {memory}.{lacking}"
     )
@@ -159,7 +164,14 @@ def _without_padding(plans: Plans, bill: Bill) -> str:
     if plans.fine_tuning is None or plans.fine_tuning.padding is None:
         return ""
     padding = plans.fine_tuning.padding
-    return f" ({(1 - padding) * bill.tokens_per_s / plans.devices:,.0f} excluding {100 * padding:.3g} % padding)"
+    return (
+        f" ({_per_second((1 - padding) * bill.tokens_per_s / plans.devices)} excluding {100 * padding:.3g} % padding)"
+    )
+
+
+def _per_second(samples: float) -> str:
+    """Samples or tokens per second: whole, with two decimals below ten."""
+    return f"{samples:,.{0 if samples >= _LEAST_WHOLE else 2}f}"
 
 
 def _rounded(amount: float) -> str:

@@ -56,8 +56,7 @@ def layouts(plans: Plans) -> Table:
         title="Layout",
         notes=(
             *(("The first is the job as configured; the search found the others.",) * plans.as_configured),
-            f"{plans.searched:,} layouts divide the work evenly, {plans.fit_in_memory:,} fit. " * bool(plans.searched)
-            + constants_note(plans),
+            counts_note(plans) + constants_note(plans),
             *tied_layouts.notes(plans),
             ABBREVIATIONS,
             interval_note(plans)
@@ -286,17 +285,27 @@ def _scaled(title: str, scaling_points: Sequence[ScalingPoint], plans: Plans, no
     return Table(title=title, notes=notes, columns=columns, rows=tuple(rows))
 
 
+def counts_note(plans: Plans) -> str:
+    """The numbers of layouts that were searched and that fit; empty without a search."""
+    if not plans.searched:
+        return ""
+    divide, fit = "divides" if plans.searched == 1 else "divide", "fits" if plans.fit_in_memory == 1 else "fit"
+    return f"{units.counted(plans.searched, 'layout')} {divide} the work evenly, {plans.fit_in_memory:,} {fit}. "
+
+
 def _offloaded_note(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]:
     """A note on the numbers of devices whose layout offloads."""
     offloaded = [f"{scaled.devices:,}" for scaled in scaling_points if scaled.point and scaled.point.offload]
     if not offloaded:
         return ()
-    return (f"Offloaded to host memory, and not calibrated: the layouts of {', '.join(offloaded)} devices.",)
+    devices = "device" if offloaded == ["1"] else "devices"
+    return (f"Offloaded to host memory, and not calibrated: the layouts for {', '.join(offloaded)} {devices}.",)
 
 
 def _infeasible_notes(scaling_points: Sequence[ScalingPoint]) -> tuple[str, ...]:
     """The reasons for the numbers of devices without a layout."""
-    return tuple(f"{scaled.devices:,} devices: {scaled.reason}" for scaled in scaling_points if scaled.reason)
+    refused = [scaled for scaled in scaling_points if scaled.reason]
+    return tuple(f"{units.counted(scaled.devices, 'device')}: {scaled.reason}" for scaled in refused)
 
 
 def ledger(plan: Plan) -> Table:

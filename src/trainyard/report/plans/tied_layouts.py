@@ -47,6 +47,8 @@ def headline_subject(plans: Plans) -> str:
     """The first words of a summary: which layout it describes."""
     if plans.as_configured:
         return "As configured"
+    if plans.fit_in_memory == 1:
+        return "The only layout that fits"
     is_fastest = plans.best.is_fastest or not has_ratios(plans)
     return f"{'Fastest' if is_fastest else 'Recommended'} of {plans.fit_in_memory:,} layouts that fit"
 

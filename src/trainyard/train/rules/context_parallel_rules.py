@@ -9,6 +9,7 @@ from __future__ import annotations
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.model import Model
+from trainyard.units import show_divisors
 
 
 def check(job: Job) -> None:
@@ -26,7 +27,8 @@ def check(job: Job) -> None:
 def _check_sequence(job: Job) -> None:
     """Raises `BadJob` unless the sequence divides into equal chunks, one or two per rank."""
     layout, seq_len = job.layout, job.recipe.seq_len
-    chunks = layout.cp if layout.cp_method == "ulysses" else 2 * layout.cp
+    chunks_per_rank = 1 if layout.cp_method == "ulysses" else 2
+    chunks = chunks_per_rank * layout.cp
     if seq_len % chunks:
         reason = (
             "one chunk" if layout.cp_method == "ulysses" else "an early and a late chunk, so that all have equal work"
@@ -34,7 +36,8 @@ def _check_sequence(job: Job) -> None:
         raise BadJob(
             f"cp = {layout.cp} at $.layout: seq_len {seq_len} % {chunks} chunks = {seq_len % chunks}, but with "
             f"{layout.cp_method} each rank has {reason}.",
-            f"Use seq_len = {max(1, round(seq_len / chunks)) * chunks}.",
+            f"Use seq_len = {max(1, round(seq_len / chunks)) * chunks}, or a valid cp: "
+            f"{'1' if seq_len % chunks_per_rank else show_divisors([seq_len // chunks_per_rank])}.",
         )
 
 

@@ -10,6 +10,7 @@ from math import gcd
 
 from trainyard.errors import BadJob
 from trainyard.job import Job
+from trainyard.units import show_divisors
 
 
 def check(job: Job) -> None:
@@ -25,7 +26,8 @@ def check(job: Job) -> None:
         raise BadJob(
             f"experts {model.experts} % ep {layout.ep} = {model.experts % layout.ep}, but each rank holds a whole "
             "number of experts.",
-            f"Use ep = {valid_ep}.",
+            f"Use ep = {valid_ep}; degrees that divide the experts and dp_shard * cp = {ranks} ranks: "
+            f"{show_divisors([model.experts, ranks])}.",
         )
     if ranks % layout.ep:
         raise BadJob(

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from trainyard.errors import BadJob
 from trainyard.job import Job
+from trainyard.units import show_divisors
 
 
 def check(job: Job) -> None:
@@ -44,5 +45,6 @@ def check_split(job: Job, size_by_name: Mapping[str, int]) -> None:
             raise BadJob(
                 f"tp = {layout.tp} at $.layout: {name} {size:,} % tp {layout.tp} = {size % layout.tp}, but each rank "
                 "needs a whole and equal number.",
-                f"Use tp = {valid_tp}.",
+                f"Use tp = {valid_tp}; degrees that divide {', '.join(size_by_name)}: "
+                f"{show_divisors(list(size_by_name.values()))}.",
             )

@@ -12,6 +12,7 @@ from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.units import show_divisors
 
 
 def check(job: Job) -> None:
@@ -48,11 +49,12 @@ _COUNTED_UNITS: Mapping[str, str] = {
 
 
 def _suggest_tp(size_by_name: Mapping[str, int], tp: int) -> str:
-    """A suggestion for the message: the largest tp, at most `tp`, that divides every size."""
+    """A suggestion for the message: the largest tp, at most `tp`, that divides every size, and all that do."""
     valid_tp = next(
         divisor for divisor in range(tp, 0, -1) if not any(size % divisor for size in size_by_name.values())
     )
-    return f"Use tp = {valid_tp}."
+    degrees = show_divisors(list(size_by_name.values()))
+    return f"Use tp = {valid_tp}; degrees that divide {', '.join(size_by_name)}: {degrees}."
 
 
 def _check_alone(layout: Layout) -> None:

@@ -1,0 +1,86 @@
+"""`trainyard plan check` of job files that trainyard does not train, and with another model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.refused import code_of, missing_values
+from trainyard.cli.main import answer
+
+_JOB = """
+name = "small"
+[model]
+layers = 4
+hidden_size = 128
+ffn_hidden_size = 384
+heads = 8
+kv_heads = 4
+head_dim = 16
+{model}
+[layout]
+{layout}
+[recipe]
+seq_len = 128
+tokens_per_step = 3072
+{recipe}
+"""
+_EXPERTS = "experts = 8\ntop_k = 2\nmoe_ffn_hidden_size = 64"
+
+
+@pytest.mark.parametrize(
+    ("layout", "model", "recipe", "values"),
+    [
+        ("tp = 3", "", "", ("tp", 3, "heads 8", "1, 2, 4")),
+        ("pp = 6", "", "schedule = 'gpipe'", ("$.layout", "pp 6", "4 layers")),
+        ("cp = 3", "", "", ("cp = 3", "seq_len 128", "1, 2, 4, 8, 16, 32, 64")),
+        ("dp_shard = 6\nep = 3", _EXPERTS, "", ("experts 8", "ep 3", "1, 2")),
+        ("dp_shard = 5", "", "", ("$", "3,072", "data-parallel ranks 5")),
+    ],
+    ids=("heads", "layers", "sequence", "experts", "batch"),
+)
+def test_indivisible_layout_names_sizes_and_degrees(
+    layout: str, model: str, recipe: str, values: tuple[object, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(_JOB.format(layout=layout, model=model, recipe=recipe), "utf-8")
+    assert answer(["plan", "check", str(path), "--machine", "h100"]) == 2
+    error = capsys.readouterr().err
+    assert code_of(error) == "bad-job"
+    assert missing_values(error, str(path), *values) == []
+
+
+def notes(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert answer(["plan", "check", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out).get("notes", [])
+
+
+def test_model_of_the_command_replaces_that_of_the_file_with_a_note(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args, job, no_model = tmp_path / "run.args", tmp_path / "job.toml", tmp_path / "sizes.toml"
+    step = ("--machine", "h100", "--devices", "8", "--batch", "8", "--seq-len", "2048")
+    assert answer(["plan", "tiny", *step, "--for", "megatron", "--out", str(args)]) == 0
+    text = _JOB.format(layout="dp_shard = 8", model="", recipe="").replace("3072", "8192")
+    job.write_text(text, "utf-8")
+    no_model.write_text(f"[layout]\ndp_shard = 8\n[recipe]{text.partition('[recipe]')[2]}", "utf-8")
+    capsys.readouterr()
+    for path, count in ((args, 1), (job, 1), (no_model, 0)):
+        model = ("--model", "tiny", *step[:4])
+        replaced = [note for note in notes(capsys, str(path), *model) if "--model" in note]
+        assert len(replaced) == count
+        assert all(missing_values(note, str(path), "tiny") == [] for note in replaced)
+    assert not any("--model" in note for note in notes(capsys, str(job), "--machine", "h100"))
+
+
+def test_a_decoder_does_not_replace_a_model_of_images(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["plan", "check", "examples/vit.toml", "--model", "llama3-8b", "--machine", "h100"]) == 2
+    assert missing_values(capsys.readouterr().err, "examples/vit.toml", "vision", "--model", "llama3-8b") == []
+
+
+@pytest.mark.parametrize("mode", ["check", "search", "list", "measure", "design", "rollout"])
+def test_help_lists_exit_codes(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["plan", mode, "--help"]) == 0
+    assert "Exit codes: 0 " in " ".join(capsys.readouterr().out.split())

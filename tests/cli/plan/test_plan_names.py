@@ -1,0 +1,78 @@
+"""Names and paths in the output and the errors of `trainyard plan`."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from tests.models.test_models import LLAMA
+from tests.refused import code_of, missing_values
+from trainyard.cli.main import answer
+
+STEP = ("--devices", "8", "--batch", "8", "--seq-len", "2048")
+
+
+def copy_of_h100(path: Path, name: str) -> str:
+    """A machine file like that of the package, with another name of its device. `name`: as TOML."""
+    text = (resources.files("trainyard") / "data" / "machines" / "h100.toml").read_text("utf-8")
+    path.write_text(text.replace('name = "NVIDIA H100 SXM 80GB"', f"name = {name}", 1), "utf-8")
+    return str(path)
+
+
+def test_names_with_line_breaks_are_one_line_of_the_heading(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config, machine = tmp_path / "a\nb.json", copy_of_h100(tmp_path / "machine.toml", '"two\\nlines"')
+    config.write_text(json.dumps({**LLAMA, "_name_or_path": "x/my\nmodel\x1b[31m", "odd\nkey": 1}), "utf-8")
+    assert answer(["plan", str(config), "--machine", machine, *STEP]) == 0
+    out, err = capsys.readouterr()
+    words = out.split()
+    assert words[:4] == ["my⟨U+000A⟩model⟨U+001B⟩[31m", "on", "8", "x"]
+    assert "two⟨U+000A⟩lines" in words
+    assert "odd⟨U+000A⟩key" in err
+    config.write_text(json.dumps(LLAMA), "utf-8")
+    assert answer(["plan", str(config), "--machine", "h100", *STEP]) == 0
+    assert capsys.readouterr().out.startswith("a⟨U+000A⟩b on 8 x NVIDIA H100")
+
+
+def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert answer(["plan", *words]) == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "kind", "option"),
+    [
+        (("h100",), "h100", "machine", "--machine h100"),
+        (("check", "machine.toml"), "machine.toml", "machine", "--machine machine.toml"),
+        (("machine.toml",), "machine.toml", "machine", "--machine machine.toml"),
+        (("tiny", "--machine", "llama3-8b"), "llama3-8b", "model", "plan llama3-8b"),
+        (("tiny", "--machine", "model.json"), "model.json", "model", "plan model.json"),
+        (("tiny", "--machine", "model.toml"), "model.toml", "model", "plan model.toml"),
+        (("tiny", "--machine", "job.toml"), "job.toml", "configuration", "plan check job.toml"),
+    ],
+)
+def test_input_of_another_kind_names_its_kind_and_option(
+    words: tuple[str, ...], name: str, kind: str, option: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    copy_of_h100(tmp_path / "machine.toml", '"mine"')
+    (tmp_path / "model.json").write_text(json.dumps(LLAMA), "utf-8")
+    (tmp_path / "model.toml").write_text("[model]\nlayers = 1", "utf-8")
+    (tmp_path / "job.toml").write_text("[recipe]\nseq_len = 1", "utf-8")
+    error = error_of(capsys, *words, *STEP)
+    assert code_of(error) == "bad-input"
+    assert missing_values(error, f"{name} is a {kind}", option) == []
+
+
+@pytest.mark.parametrize(
+    "words", [("./none.json", "--machine", "h100"), ("dir/none.toml",), ("tiny", "--machine", "./none.toml")]
+)
+def test_missing_path_is_named_without_a_list_of_names(
+    words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = error_of(capsys, *words, *STEP)
+    assert missing_values(error, "file", next(word for word in words if "none" in word)) == []
+    assert "Known:" not in error
