@@ -35,7 +35,7 @@ def test_a_single_node_gets_nothing_for_the_fabric(name: str) -> None:
         ("h100", "ib", {"NCCL_DEBUG": "WARN", "NCCL_IB_TIMEOUT": "22", "NCCL_NET": "IB"}),
         ("trn2", "", {"FI_PROVIDER": "efa", "FI_EFA_FORK_SAFE": "1"}),
         ("trn2", "none", {}),
-        ("v100-32gb", "", {"NCCL_DEBUG": "WARN"}),
+        ("v100-32gb", "", {"NCCL_DEBUG": "WARN", "NCCL_IB_TIMEOUT": "22"}),
         (None, "", {}),
         (None, "ib", {"NCCL_IB_TIMEOUT": "22", "NCCL_NET": "IB"}),
     ],

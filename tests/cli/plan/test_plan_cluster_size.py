@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,15 @@ BAD_INPUT = 2
 TINY = ("--batch", "64", "--seq-len", "128")
 ROLLOUT = ("--prompts", "64", "--samples", "4", "--prompt-tokens", "128", "--response-tokens", "128")
 WITHOUT_LINK = [name for name in machine.known() if machine.load(name).inter_node is None]
-LINK = '\n[inter_node]\nname = "a network"\nkind = "scale_out"\n' + "".join(
-    f'{key} = {{ value = {value}, unit = "{unit}", source = "a test" }}\n'
-    for key, value, unit in (("bandwidth", "6.25e9", "bytes/s"), ("latency", "1e-5", "s"))
-)
+
+
+@pytest.fixture
+def one_node(tmp_path: Path) -> str:
+    """The file of H100s without a link between nodes."""
+    text = machine.known()["h100"].read_text("utf-8").replace('name = "h100"', 'name = "one-node"')
+    path = tmp_path / "one-node.toml"
+    path.write_text(re.sub(r"\[inter_node\]\n(.+\n)+", "", text), "utf-8")
+    return str(path)
 
 
 def scaled_points(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, object]]:
@@ -35,12 +41,10 @@ def test_more_devices_than_a_node_are_refused(name: str, capsys: pytest.CaptureF
     assert missing_values(message, name, f"{per_node:,}", f"{2 * per_node:,}", "[inter_node]") == []
 
 
-def test_a_link_between_nodes_allows_more_devices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(machine.known()["v100-32gb"].read_text("utf-8") + LINK, "utf-8")
-    words = ("tiny", "--devices", "16", "--for", "megatron", "--fix", "dtype=float16", *TINY)
-    assert answer(["plan", *words, "--machine", "v100-32gb"]) == BAD_INPUT
-    assert answer(["plan", *words, "--machine", str(path)]) == 0
+def test_a_link_between_nodes_allows_more_devices(one_node: str) -> None:
+    words = ("tiny", "--devices", "16", "--for", "megatron", *TINY)
+    assert answer(["plan", *words, "--machine", one_node]) == BAD_INPUT
+    assert answer(["plan", *words, "--machine", "h100"]) == 0
 
 
 def test_scaling_ends_at_the_node(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,8 +55,10 @@ def test_scaling_ends_at_the_node(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("model", ["llama3-405b", "deepseek-v3"])
-def test_no_more_devices_than_a_node_are_suggested(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--machine", "v100-32gb", "--batch", "64", "--seq-len", "512", "--fix", "dtype=float16")
+def test_no_more_devices_than_a_node_are_suggested(
+    model: str, one_node: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--machine", one_node, "--batch", "64", "--seq-len", "512")
     assert answer(["plan", model, *words, "--for", "megatron"]) == BAD_INPUT
     message = capsys.readouterr().err
     assert code_of(message) == "bad-job"
@@ -60,14 +66,14 @@ def test_no_more_devices_than_a_node_are_suggested(model: str, capsys: pytest.Ca
 
 
 def test_check_of_a_configuration_beyond_the_node_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    one_node: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "ds_config.json"
     config.write_text('{"train_batch_size": 64, "zero_optimization": {"stage": 3}, "fp16": {"enabled": true}}')
-    words = ("check", str(config), "--model", "tiny", "--machine", "v100-32gb", "--seq-len", "128", "--devices")
+    words = ("check", str(config), "--model", "tiny", "--machine", one_node, "--seq-len", "128", "--devices")
     assert answer(["plan", *words, "8"]) == 0
     assert answer(["plan", *words, "16"]) == BAD_INPUT
-    assert missing_values(capsys.readouterr().err, "v100-32gb", "8", "16", "[inter_node]") == []
+    assert missing_values(capsys.readouterr().err, "one-node", "8", "16", "[inter_node]") == []
 
 
 def test_rollout_beyond_the_node_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -474,7 +474,6 @@ def test_command_prints_and_writes_plans(framework: str, tmp_path: Path, capsys:
         ({"--machine": "h100:８"}, "bad-input", ["--machine h100 --devices N"]),
         ({"--machine": "h100:8,a10:16"}, "unknown-name", ["'a10'", "'a100'"]),
         ({"--machine": "h100:8,mi300x:8"}, "bad-input", ["AMD", "NVIDIA"]),
-        ({"--machine": "h100:8,v100-32gb:8"}, "bad-input", ["v100-32gb", "[inter_node]"]),
         ({"--machine": "h100:8,a100:8,h200:8,b200:8,h800:8"}, "bad-input", ["5 parts", "120 orders", 4]),
         ({"--machine": "h100:31,a100:32"}, "bad-job", ["h100:31", "a100:32", "1 ranks", "63 stages", "32 layers"]),
         ({"--devices": "32"}, "bad-input", ["--devices 32", "h100:8,a100:16", "8 + 16 = 24"]),
@@ -499,3 +498,12 @@ def test_bad_input_is_reported(
     assert code_of(printed.err) == code
     assert missing_values(printed.err, *values) == []
     assert not printed.out
+
+
+def test_part_without_a_link_between_nodes_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = machine.known()["a100"].read_text("utf-8")
+    path = tmp_path / "one-node.toml"
+    path.write_text(re.sub(r"\[inter_node\]\n(.+\n)+", "", text).replace('name = "a100"', 'name = "one-node"'), "utf-8")
+    flags = [word for flag, value in zip(ASKED[2::2], ASKED[3::2]) if flag != "--machine" for word in (flag, value)]
+    assert answer([*ASKED[:2], *flags, "--machine", f"h100:8,{path}:8"]) == 2
+    assert missing_values(capsys.readouterr().err, "one-node", "[inter_node]") == []
