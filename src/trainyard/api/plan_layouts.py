@@ -399,11 +399,17 @@ def _parse_fix(text: str) -> tuple[str, int | str]:
     least, most = _AXIS_BOUNDS.get(axis, (1, limits.DEVICES.most))
     if value.isdecimal() and len(value) < 10 and least <= int(value) <= most:
         return axis, int(value)
-    names = {
-        "activation_checkpoint": f"Use one of {', '.join(ACTIVATION_CHECKPOINTS)}.",
-        "zero": "Layouts whose replicas are not sharded: --fix dp_shard=1.",
-    }.get(axis, "Correct it, or leave it out to search all values.")
-    raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", names)
+    if axis == "activation_checkpoint":
+        raise UnknownName(
+            f"--fix {text:.60}: there is no activation checkpointing {value!r:.60}.",
+            nearest(value, ACTIVATION_CHECKPOINTS),
+        )
+    step = (
+        "Layouts whose replicas are not sharded: --fix dp_shard=1."
+        if axis == "zero"
+        else "Correct it, or leave it out to search all values."
+    )
+    raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", step)
 
 
 def refuse_unsupported(job: Job) -> None:
