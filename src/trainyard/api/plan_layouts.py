@@ -26,7 +26,13 @@ from trainyard.model import Model
 from trainyard.predict.communication.data_parallel_collectives import predict_collectives
 from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.hetero import fleet
-from trainyard.predict.inputs import adapter_support, constant_sets, setting_layouts, training_settings
+from trainyard.predict.inputs import (
+    adapter_support,
+    constant_sets,
+    layout_space,
+    setting_layouts,
+    training_settings,
+)
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
@@ -107,6 +113,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
         differing_settings=request.otherwise,
         notes=(*plans.notes, *notes, *_fine_tuning_notes(fine_tuning)),
         fine_tuning=fine_tuning,
+        fixed=_fixed_in_words(planner_input, options),
     )
 
 
@@ -168,6 +175,12 @@ def planner_input_of(request: PlanRequest, machine: Machine | None, options: Pla
         model=request.model, devices=ranks, per_node=machine.ranks_per_node, samples=samples, seq_len=seq_len,
         dtype=dtype, fixed=axes,
     )  # fmt: skip
+
+
+def _fixed_in_words(wanted: PlannerInput, options: PlanOptions) -> dict[str, int | str]:
+    """Axis -> value of each `--fix`, `dtype` among them."""
+    is_dtype_fixed = any(_parse_fix(text)[0] == "dtype" for text in options.fix)
+    return layout_space.fixed_in_words(wanted.fixed) | ({"dtype": wanted.dtype} if is_dtype_fixed else {})
 
 
 def _search(
@@ -237,6 +250,7 @@ def _search(
         notes=tuple(notes), collectives=collectives, fine_tuning=fine_tuning,
         outside_settings=tuple(training_settings.settings_outside(training, framework)),
         bubble=explain_bubble(best.plan, machine, runner) if options.bubble else None,
+        fixed=_fixed_in_words(wanted, options),
     )  # fmt: skip
 
 

@@ -171,14 +171,15 @@ def _fastest(plans: Plans) -> str:
     """How the fastest layout compares with a checked configuration; empty if none was checked."""
     if not plans.as_configured:
         return ""
+    fixed = tied_layouts.with_fixed(plans)
     if len(plans.choices) == 1:
-        return " No other searched layout fits."
+        return f" No other searched layout{fixed} fits."
     own, fastest = plans.best, plans.fastest
     if fastest.plan.ledger.wall_ns >= own.plan.ledger.wall_ns:
-        return " No other searched layout that fits is faster."
+        return f" No other searched layout{fixed} that fits is faster."
     tied = ", but the prediction cannot show which is faster" * own.is_tied
     return (
-        f" The fastest searched layout that fits takes {tied_layouts.less_time(fastest, own)} less time{tied}: "
+        f" The fastest searched layout{fixed} that fits takes {tied_layouts.less_time(fastest, own)} less time{tied}: "
         f"{_recipe(plans, plans.choices.index(fastest))}."
     )
 

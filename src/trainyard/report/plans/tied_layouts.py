@@ -48,7 +48,15 @@ def headline_subject(plans: Plans) -> str:
     if plans.as_configured:
         return "As configured"
     is_fastest = plans.best.is_fastest or not has_ratios(plans)
-    return f"{'Fastest' if is_fastest else 'Recommended'} of {plans.fit_in_memory:,} layouts that fit"
+    return (
+        f"{'Fastest' if is_fastest else 'Recommended'} of {plans.fit_in_memory:,} layouts{with_fixed(plans)} that fit"
+    )
+
+
+def with_fixed(plans: Plans) -> str:
+    """The values that `--fix` gives all searched layouts, ` with tp = 8 and dtype = float8`; empty if none is fixed."""
+    fixed = " and ".join(f"{axis} = {value}" for axis, value in plans.fixed.items())
+    return fixed and f" with {fixed}"
 
 
 def describe_ties(plans: Plans) -> str:
