@@ -10,6 +10,7 @@ import click
 
 from trainyard.cli.plan.number_types import Budget, Count
 from trainyard.cli.support.pipes import InputFile
+from trainyard.errors import BadInput
 
 MACHINE = click.option(
     "--machine", metavar="NAME|FILE", default="", type=InputFile(), help="A machine name or TOML file."
@@ -72,6 +73,13 @@ _FABRIC = (
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
+def check_out(out: Path | None, force: bool) -> None:
+    """Raises `BadInput` if `out` is a file that exists, unless `force`. Pipes and devices, as /dev/stdout, are not
+    replaced but written to."""
+    if out is not None and out.is_file() and not force:
+        raise BadInput(f"--out {out}: the file exists.", "Pass another file, or replace it with --force.")
+
+
 def run_costs(command: _Command) -> _Command:
     """Adds the options of `RunCosts`, each under the name of its field."""
     for option in reversed(_COSTS):
@@ -113,5 +121,6 @@ FRAMEWORK = click.option(
 OUT = click.option(
     "--out", type=click.Path(path_type=Path), help="Write the launch configuration of the recommended layout."
 )
+FORCE = click.option("--force", is_flag=True, help="Replace the file of --out if it exists.")
 FULL = click.option("--full", is_flag=True, help="Print all layouts, accounts, parts of memory, and scaling.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
