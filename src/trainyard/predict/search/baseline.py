@@ -62,5 +62,5 @@ def _explain_missing(space: SearchSpace, machine: Machine) -> str:
             f"{unit}."
         )
     if wanted.fixed:
-        return f"{name}: the axes fixed by --fix ({', '.join(wanted.fixed)}) exclude it."
+        return f"Plain FSDP or DDP is excluded by --fix ({', '.join(wanted.fixed)})."
     return f"{name}: {space.framework.display_name} does not support it for this model."

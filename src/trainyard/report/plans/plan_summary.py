@@ -205,9 +205,7 @@ def _layouts(plans: Plans) -> Table:
         )  # fmt: skip
         rows.append(row + ((per_day * record.bill.days,) if plans.tokens else ()))
     hidden_rows = len(plans.choices) - len(rows)
-    # The headline has the stages of the first layout.
     shown_records = [plans.choices[index] for index in shown_rows]
-    ends_note = () if _stage_layers(plans, 0) else tables.ends_note(shown_records)
     hidden = f"{hidden_rows} more: --full." if hidden_rows else ""
     first_note = " ".join(filter(None, (hidden, tied_layouts.tie_note(plans))))
     per_rank = f" {_PER_RANK.format(plans.ranks_per_device)}" if plans.ranks_per_device > 1 else ""
@@ -215,7 +213,8 @@ def _layouts(plans: Plans) -> Table:
         title="Layout",
         notes=(
             *((first_note,) if first_note else ()), *tied_layouts.baseline_notes(plans),
-            tables.ABBREVIATIONS + per_rank, *ends_note, *tables.experts_note(shown_records), _constants(plans),
+            tables.ABBREVIATIONS + per_rank, *tables.ends_note(shown_records), *tables.experts_note(shown_records),
+            _constants(plans),
         ),
         columns=(
             Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),

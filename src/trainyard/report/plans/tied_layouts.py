@@ -48,9 +48,7 @@ def headline_subject(plans: Plans) -> str:
     if plans.as_configured:
         return "As configured"
     is_fastest = plans.best.is_fastest or not has_ratios(plans)
-    return (
-        f"{'Fastest' if is_fastest else 'Recommended'} of {plans.fit_in_memory:,} layouts{with_fixed(plans)} that fit"
-    )
+    return f"{'Fastest' if is_fastest else 'Recommended'} of {plans.fit_in_memory:,} layouts that fit"
 
 
 def with_fixed(plans: Plans) -> str:
