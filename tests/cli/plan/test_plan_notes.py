@@ -185,7 +185,12 @@ def test_sustained_rates_are_noted_with_the_rates_that_they_replace(
 
 def test_settings_of_all_layouts_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--for", "megatron", "--chunked-loss", "--moments-dtype", "bfloat16")
-    assert len(notes_with(capsys, "--moments-dtype, --chunked-loss", "tiny", "--machine", "h100", *options, *STEP)) == 1
+    assert (
+        len(
+            notes_with(capsys, "--moments-dtype bfloat16, --chunked-loss", "tiny", "--machine", "h100", *options, *STEP)
+        )
+        == 1
+    )
     assert notes_with(capsys, "All layouts have", "tiny", "--machine", "h100", *STEP) == []
 
 

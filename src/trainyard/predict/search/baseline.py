@@ -13,6 +13,7 @@ import numpy.typing as npt
 from trainyard import units
 from trainyard.job import Job
 from trainyard.machine import Machine
+from trainyard.predict.inputs import layout_space
 from trainyard.predict.search import offload_variants, remedies, search_space
 from trainyard.predict.search.search_space import Runnable, SearchSpace
 
@@ -62,5 +63,6 @@ def _explain_missing(space: SearchSpace, machine: Machine) -> str:
             f"{unit}."
         )
     if wanted.fixed:
-        return f"Plain FSDP or DDP is excluded by --fix ({', '.join(wanted.fixed)})."
+        fixed = ", ".join(f"{axis}={value}" for axis, value in layout_space.fixed_in_words(wanted.fixed).items())
+        return f"Plain FSDP or DDP is excluded by --fix ({fixed})."
     return f"{name}: {space.framework.display_name} does not support it for this model."
