@@ -29,6 +29,7 @@ from trainyard.predict.hetero import fleet
 from trainyard.predict.inputs import (
     adapter_support,
     constant_sets,
+    framework_devices,
     layout_space,
     setting_layouts,
     training_settings,
@@ -250,7 +251,7 @@ def _search(
         notes=tuple(notes), collectives=collectives, fine_tuning=fine_tuning,
         outside_settings=tuple(training_settings.settings_outside(training, framework)),
         bubble=explain_bubble(best.plan, machine, runner) if options.bubble else None,
-        fixed=_fixed_in_words(wanted, options),
+        fixed=_fixed_in_words(wanted, options), framework_runs=framework_devices.runs(framework, machine),
     )  # fmt: skip
 
 

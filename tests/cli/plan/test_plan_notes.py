@@ -213,3 +213,22 @@ def test_the_reason_names_the_machines_and_the_software_of_the_constants(
 ) -> None:
     reason = plans(capsys, *words)["choices"][0]["plan"]["uncalibrated_because"]
     assert missing_values(reason, *values) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (("--machine", "h100"), "trainyard plan measure MODEL:"),
+        (("--machine", "h100", "--for", "megatron"), "trainyard plan measure MODEL --for megatron:"),
+        (("--machine", "trn2", "--for", "torchtitan"), "trainyard plan measure MODEL --for torchtitan:"),
+        (("--machine", "trn2"), ""),
+        (("--machine", "tpu-v5p", "--for", "megatron"), ""),
+    ],
+)
+def test_ties_are_measured_with_a_framework_that_runs(
+    words: tuple[str, ...], step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = screen(capsys, "llama3-8b", *words, "--devices", "16", "--batch", "64", "--seq-len", "4096")
+    assert "Tied:" in shown
+    assert step in shown
+    assert ("plan measure" in shown) == bool(step)

@@ -103,11 +103,18 @@ def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
         steps.append(NextStep("--out FILE", "write the launch configuration of the recommended layout"))
     if plans.as_configured:
         steps.append(NextStep("trainyard diff PLANS.json RUN", "compare --json output with a measured run"))
-    elif tied_layouts.tie_note(plans):
-        steps.append(NextStep("trainyard plan measure MODEL", "settle ties by short runs on this machine"))
+    elif tied_layouts.tie_note(plans) and plans.framework_runs:
+        steps.append(_measure_step(plans.framework))
     else:
         steps.append(NextStep("trainyard plan check FILE", "predict your own configuration"))
     return tuple(steps)
+
+
+def _measure_step(framework: str) -> NextStep:
+    """The command that settles ties: it runs layouts of our own runner, and writes those of other frameworks."""
+    if framework == "trainyard":
+        return NextStep("trainyard plan measure MODEL", "settle ties by short runs on this machine")
+    return NextStep(f"trainyard plan measure MODEL --for {framework}", "write the tied layouts to run")
 
 
 def _recipe(plans: Plans, index: int) -> str:
