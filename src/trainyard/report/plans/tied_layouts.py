@@ -12,7 +12,7 @@ from trainyard.report.view.view import Cell, Column
 VERSUS = "vs. fastest"
 """Title of the column that compares each layout with the fastest."""
 _TIED = "Tied: the prediction cannot show which is faster."
-_ORDER = "Tied layouts come first, the simplest at the top."
+_ORDER = "Tied layouts come first, the simplest at the top. Slower layouts that are not listed may be tied too."
 _FOLDED = (
     "Each row is the fastest of its variants, which differ in micro-batch size, pipeline schedule or interleave only."
 )
