@@ -258,12 +258,13 @@ def _ledger(plans: Plans) -> Table:
     step_ns = plan.ledger.wall_ns
     accounts = [(account.label, time_ns) for account, time_ns in plan.ledger.by_account().items() if time_ns]
     rows = _largest(accounts, _ACCOUNTS, "other accounts")
+    rounded = _rounding_mark([time_ns / unit_ns for _, time_ns in rows], step_ns / unit_ns, digits=2)
     return Table(
         title="Predicted ledger, mean over ranks",
         notes=(),
         columns=(Column(title=""), Column(title=unit, digits=2), Column(title="share, %", digits=1)),
         rows=(*((label, time_ns / unit_ns, tables.percent(time_ns, step_ns)) for label, time_ns in rows),
-              ("Step", step_ns / unit_ns, 100.0)),
+              (f"Step{rounded}", step_ns / unit_ns, 100.0)),
     )  # fmt: skip
 
 
@@ -272,11 +273,14 @@ def _memory(plans: Plans) -> Table:
     memory."""
     sizes = [(tables.part_label(part), size) for part, size in plans.best.plan.memory.items() if size]
     counted_bytes = max(plans.exact_bytes.values(), default=0)
-    rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in _largest(sizes, _PARTS, "other parts")]
+    parts = _largest(sizes, _PARTS, "other parts")
+    rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in parts]
     rows += [("Allocated, counted in a simulated run", counted_bytes / 1e9)] if counted_bytes else []
     excess_bytes = plans.best.reserved_bytes - sum(size for _, size in sizes)
     rows.append(("Reserved beyond these parts", excess_bytes / 1e9))
-    rows.append((f"Reserved, of {plans.memory_bytes / 1e9:.1f} GB", plans.best.reserved_bytes / 1e9))
+    sizes_gb = [size / 1e9 for size in (*(size for _, size in parts), excess_bytes)]
+    rounded = _rounding_mark(sizes_gb, plans.best.reserved_bytes / 1e9, digits=1)
+    rows.append((f"Reserved, of {plans.memory_bytes / 1e9:.1f} GB{rounded}", plans.best.reserved_bytes / 1e9))
     rows += [("In host memory", plans.best.host_bytes / 1e9)] if plans.best.host_bytes else []
     return Table(
         title="Memory of the fullest rank",
@@ -284,6 +288,12 @@ def _memory(plans: Plans) -> Table:
         columns=(Column(title=""), Column(title="GB", digits=1)),
         rows=tuple(rows),
     )
+
+
+def _rounding_mark(parts: Sequence[float], total: float, digits: int) -> str:
+    """What follows the name of a total to which its parts, rounded, do not sum."""
+    adds = round(sum(round(part, digits) for part in parts), digits) == round(total, digits)
+    return "" if adds else " (parts rounded)"
 
 
 def _largest(amounts: Sequence[tuple[str, int]], max_rows: int, others: str) -> list[tuple[str, int]]:
