@@ -66,7 +66,8 @@ def _describe_fixed(fixed: Mapping[str, int]) -> str:
 
 
 def _causes(wanted: PlannerInput, framework: Framework, unit: str) -> Iterator[str]:
-    """What each fixed axis does not divide, with the remainder; then what several of them do not divide together."""
+    """Reasons for which fixed axes have no layout: the remainder of each axis; without one, those of several axes
+    together."""
     causes = [cause for axis, value in wanted.fixed.items() if (cause := _cause(wanted, framework, unit, axis, value))]
     yield from causes
     if causes:
@@ -90,7 +91,7 @@ def _causes(wanted: PlannerInput, framework: Framework, unit: str) -> Iterator[s
 
 
 def _cause(wanted: PlannerInput, framework: Framework, unit: str, axis: str, value: int) -> str:
-    """What one fixed axis does not divide, with the remainder, or why it cannot have this value; empty if it can."""
+    """The reason that a fixed axis cannot have its value, with the remainder of a division; empty if it can."""
     model, divided_sizes = wanted.model, layout_space.tp_divided_sizes(wanted.model)
     if axis == "schedule" and schedules.SCHEDULES[value] not in framework.offers.schedules:
         return f"the schedules of {framework.display_name} are {', '.join(framework.offers.schedules)}"

@@ -84,11 +84,15 @@ def count_fitting(wanted: PlannerInput, framework: Framework, machine: Machine) 
 def leave_out(wanted: PlannerInput, count: Callable[[PlannerInput], int]) -> str:
     """Which fixed axes to leave out: the fewest without which a layout fits, those that let most layouts through first;
     empty if nothing fits without any of them. `count`: the number of layouts that fit."""
-    if not wanted.fixed or not count(wanted._replace(fixed={})):
+    if not wanted.fixed:
+        return ""
+    counts = {tuple(wanted.fixed): count(wanted._replace(fixed={}))}  # axes that are left out -> layouts
+    if not any(counts.values()):
         return ""
     for size in range(1, len(wanted.fixed) + 1):
-        counts = {axes: count(_without(wanted, axes)) for axes in combinations(wanted.fixed, size)}
-        choices = sorted(filter(counts.__getitem__, counts), key=lambda axes: -counts[axes])
+        subsets = list(combinations(wanted.fixed, size))
+        counts |= {axes: count(_without(wanted, axes)) for axes in subsets if axes not in counts}
+        choices = sorted(filter(counts.__getitem__, subsets), key=lambda axes: -counts[axes])
         if choices:
             shown = choices[: _MOST_AXES if size == 1 else 1]
             listed = (f"{_flags(axes)} ({counted(counts[axes], 'layout')})" for axes in shown)
@@ -113,7 +117,7 @@ def _use_framework(request: _Request) -> str:
         return ""
     for name, other in FRAMEWORKS.items():
         if other != request.framework and request._replace(framework=other).fits():
-            return f"A layout of {other.display_name} fits: --for {name}."
+            return f"A layout of {other.display_name} fits: trainyard plan --for {name}."
     return ""
 
 
@@ -145,7 +149,7 @@ def _use_shorter(request: _Request) -> str:
     if shorter < _LEAST_SEQ_LEN:
         return ""
     step = shorter // _SEQ_LEN_STEPS
-    lengths = range(shorter, too_long, step)  # the first fits, and what follows the last does not
+    lengths = range(shorter, too_long, step)  # the first fits, `too_long` does not
     count = bisect_left(lengths, True, lo=1, key=lambda seq_len: not request.fits(seq_len=seq_len))
     too_long = lengths[count] if count < len(lengths) else too_long
     return (

@@ -291,7 +291,7 @@ def _memory(plans: Plans) -> Table:
 
 
 def _rounding_mark(parts: Sequence[float], total: float, digits: int) -> str:
-    """What follows the name of a total to which its parts, rounded, do not sum."""
+    """A mark after the name of a total to which its parts, rounded, do not sum; empty if they do."""
     adds = round(sum(round(part, digits) for part in parts), digits) == round(total, digits)
     return "" if adds else " (parts rounded)"
 
