@@ -1,4 +1,4 @@
-"""Files that `plan` and its modes write with --out: none is replaced without --force."""
+"""Files that `plan` and its modes write with --out: a file that exists is not replaced."""
 
 import os
 import stat
@@ -33,13 +33,13 @@ def test_a_file_that_exists_is_not_replaced(mode: str, out: Path, capsys: pytest
     assert answer([*COMMANDS[mode], "--out", out.name]) == 2
     printed = capsys.readouterr().err
     assert code_of(printed) == "bad-input"
-    assert missing_values(printed, "--out train.py", "--force") == []
+    assert missing_values(printed, "--out train.py") == []
     assert out.read_text() == "print('mine')\n"
 
 
-@pytest.mark.parametrize("mode", ["search", "check", "design"])
-def test_a_file_is_replaced_with_force(mode: str, out: Path) -> None:
-    assert answer([*COMMANDS[mode], "--out", out.name, "--force"]) == 0
+def test_a_file_that_was_removed_is_written(out: Path) -> None:
+    out.unlink()
+    assert answer([*COMMANDS["search"], "--out", out.name]) == 0
     assert "mine" not in out.read_text()
 
 

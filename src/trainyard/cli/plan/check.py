@@ -11,7 +11,6 @@ from trainyard.cli.plan.plan_options import (
     BATCH,
     DEVICES,
     FIX,
-    FORCE,
     FULL,
     JSON,
     MACHINE,
@@ -42,12 +41,11 @@ from trainyard.cli.support.pipes import InputFile
 @fabric
 @FIX
 @OUT
-@FORCE
 @FULL
 @JSON
 def command(
     file: str, model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None,
-    tokens: float | None, fix: tuple[str, ...], out: Path | None, force: bool, full: bool, as_json: bool,
+    tokens: float | None, fix: tuple[str, ...], out: Path | None, full: bool, as_json: bool,
     fine_tune: Literal["sft", "lora", "qlora"] | None, lora_rank: int | None,
     lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None,
     recompute_modules: str | None, expert_imbalance: float | None, dispatch_dtype: Literal["float8"] | None,
@@ -69,7 +67,7 @@ def command(
     from trainyard.cli.plan.print_plans import print_plans
     from trainyard.cli.support.output import busy
 
-    check_out(out, force)
+    check_out(out)
     options = PlanOptions(
         machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
         fine_tune=FineTune(

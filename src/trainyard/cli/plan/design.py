@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from trainyard.cli.plan.plan_options import BATCH, DEVICES, FORCE, FRAMEWORK, MACHINE, SEQ_LEN, check_out
+from trainyard.cli.plan.plan_options import BATCH, DEVICES, FRAMEWORK, MACHINE, SEQ_LEN, check_out
 from trainyard.cli.support.pipes import InputFile
 
 
@@ -24,13 +24,12 @@ from trainyard.cli.support.pipes import InputFile
               help="How much more a device costs with the change, or with all; repeatable.")  # fmt: skip
 @FRAMEWORK
 @click.option("--out", type=click.Path(path_type=Path), help="Write the table as a picture, an SVG file.")
-@FORCE
 @click.option("--full", is_flag=True, help="Also print the layouts that become the fastest.")
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def command(
     machine: str, models: tuple[str, ...], devices: int | None, batch: int | None, seq_len: int | None,
     changes: tuple[str, ...], price_changes: tuple[str, ...],
-    framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"], out: Path | None, force: bool,
+    framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"], out: Path | None,
     full: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
@@ -47,7 +46,7 @@ def command(
     from trainyard.cli.plan.print_designs import print_designs
     from trainyard.cli.support.output import busy
 
-    check_out(out, force)
+    check_out(out)
     result = api.compare_designs(
         models, machine=machine, devices=devices, batch=batch, seq_len=seq_len, changes=changes,
         price_changes=price_changes, framework=framework, progress=busy,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import click
 
-from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FORCE, FRAMEWORK, MACHINE, SEQ_LEN, check_out
+from trainyard.cli.plan.plan_options import BATCH, DEVICES, FIX, FRAMEWORK, MACHINE, SEQ_LEN, check_out
 from trainyard.cli.support.pipes import InputFile
 
 
@@ -26,7 +26,6 @@ from trainyard.cli.support.pipes import InputFile
 @click.option("--fresh", is_flag=True, help="Run everything; by default matching runs of earlier commands are reused.")
 @click.option("--dry-run", is_flag=True, help="Print the layouts and the estimated time, without running anything.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the machine file with the fitted constants.")
-@FORCE
 @click.option("--out-dir", default="", metavar="FOLDER",
               help="Write launch configurations to FOLDER and print commands instead of running them.")  # fmt: skip
 @click.option("--full", is_flag=True, help="Print every layout and the fitted constants.")
@@ -34,7 +33,7 @@ from trainyard.cli.support.pipes import InputFile
 def command(
     model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None, fix: tuple[str, ...],
     framework: Literal["", "trainyard", "megatron", "torchtitan", "deepspeed"],
-    top: int, rounds: int, steps: int, fresh: bool, dry_run: bool, out: Path | None, force: bool, out_dir: str,
+    top: int, rounds: int, steps: int, fresh: bool, dry_run: bool, out: Path | None, out_dir: str,
     full: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Measure the best layouts of MODEL on this machine, and fit the machine's constants to them.
@@ -52,7 +51,7 @@ def command(
     from trainyard.errors import CommandFailed
     from trainyard.store.store import Store
 
-    check_out(out, force)
+    check_out(out)
     result = api.measure_plan(
         model, machine=machine, devices=devices, batch=batch, seq_len=seq_len, fix=fix, framework=framework, top=top,
         rounds=rounds, steps=steps, fresh=fresh, dry_run=dry_run, out_dir=out_dir,

@@ -73,11 +73,11 @@ _FABRIC = (
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
-def check_out(out: Path | None, force: bool) -> None:
-    """Raises `BadInput` if `out` is a file that exists, unless `force`. Pipes and devices, as /dev/stdout, are not
-    replaced but written to."""
-    if out is not None and out.is_file() and not force:
-        raise BadInput(f"--out {out}: the file exists.", "Pass another file, or replace it with --force.")
+def check_out(out: Path | None) -> None:
+    """Raises `BadInput` if `out` is a file that exists: it may be the user's own. Pipes and devices, as /dev/stdout,
+    are not replaced but written to."""
+    if out is not None and out.is_file():
+        raise BadInput(f"--out {out}: the file exists.", "Pass another file, or remove this one first.")
 
 
 def run_costs(command: _Command) -> _Command:
@@ -119,8 +119,9 @@ FRAMEWORK = click.option(
     help="Framework to plan for: trainyard (default), megatron, torchtitan, deepspeed.",
 )  # fmt: skip
 OUT = click.option(
-    "--out", type=click.Path(path_type=Path), help="Write the launch configuration of the recommended layout."
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Write the launch configuration of the recommended layout to a new file.",
 )
-FORCE = click.option("--force", is_flag=True, help="Replace the file of --out if it exists.")
 FULL = click.option("--full", is_flag=True, help="Print all layouts, accounts, parts of memory, and scaling.")
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")

@@ -11,7 +11,6 @@ from trainyard.cli.plan.plan_options import (
     BATCH,
     DEVICES,
     FIX,
-    FORCE,
     FRAMEWORK,
     FULL,
     JSON,
@@ -42,12 +41,11 @@ from trainyard.cli.support.pipes import InputFile
 @FIX
 @FRAMEWORK
 @OUT
-@FORCE
 @FULL
 @JSON
 def command(
     model: str | None, machine: str, devices: int | None, batch: int | None, seq_len: int | None,
-    tokens: float | None, fix: tuple[str, ...], framework: str, out: Path | None, force: bool, full: bool,
+    tokens: float | None, fix: tuple[str, ...], framework: str, out: Path | None, full: bool,
     as_json: bool,
     fine_tune: Literal["sft", "lora", "qlora"] | None, lora_rank: int | None,
     lora_targets: Literal["all", "attention", "mlp"] | None, padding: float | None,
@@ -70,7 +68,7 @@ def command(
     from trainyard.cli.plan.print_plans import print_plans
     from trainyard.cli.support.output import busy
 
-    check_out(out, force)
+    check_out(out)
     options = PlanOptions(
         machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
         fine_tune=FineTune(
