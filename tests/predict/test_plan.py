@@ -369,7 +369,7 @@ def test_too_large_model_is_reported_with_a_remedy() -> None:
     ],
 )  # fmt: skip
 def test_infeasible_axis_is_explained(fixed: dict[str, int], values: list[object]) -> None:
-    with refused(BadJob, "8 devices", "8 samples", *values):
+    with refused(BadJob, "8 devices", *values, *(f"--fix {axis}" for axis in fixed)):
         search_for(DENSE, 8, fixed=fixed)
 
 

@@ -29,7 +29,14 @@ from trainyard.model import Model
 from trainyard.predict.communication.data_parallel_collectives import predict_collectives
 from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.hetero import fleet
-from trainyard.predict.inputs import adapter_support, constant_sets, setting_layouts, training_settings
+from trainyard.predict.inputs import (
+    adapter_support,
+    constant_sets,
+    framework_devices,
+    layout_space,
+    setting_layouts,
+    training_settings,
+)
 from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
@@ -110,6 +117,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
         differing_settings=request.otherwise,
         notes=(*plans.notes, *notes, *_fine_tuning_notes(fine_tuning)),
         fine_tuning=fine_tuning,
+        fixed=_fixed_in_words(planner_input, options),
     )
 
 
@@ -171,6 +179,12 @@ def planner_input_of(request: PlanRequest, machine: Machine | None, options: Pla
         model=request.model, devices=ranks, per_node=machine.ranks_per_node, samples=samples, seq_len=seq_len,
         dtype=dtype, fixed=axes,
     )  # fmt: skip
+
+
+def _fixed_in_words(wanted: PlannerInput, options: PlanOptions) -> dict[str, int | str]:
+    """Axis -> value of each `--fix`, `dtype` among them."""
+    is_dtype_fixed = any(_parse_fix(text)[0] == "dtype" for text in options.fix)
+    return layout_space.fixed_in_words(wanted.fixed) | ({"dtype": wanted.dtype} if is_dtype_fixed else {})
 
 
 def _search(
@@ -242,6 +256,7 @@ def _search(
         notes=tuple(notes), collectives=collectives, fine_tuning=fine_tuning,
         outside_settings=tuple(training_settings.settings_outside(training, framework)),
         bubble=explain_bubble(best.plan, machine, runner) if options.bubble else None,
+        fixed=_fixed_in_words(wanted, options), framework_runs=framework_devices.runs(framework, machine),
     )  # fmt: skip
 
 
@@ -404,11 +419,17 @@ def _parse_fix(text: str) -> tuple[str, int | str]:
     least, most = _AXIS_BOUNDS.get(axis, (1, limits.DEVICES.most))
     if is_whole_number(value) and least <= int(value) <= most:
         return axis, int(value)
-    names = {
-        "activation_checkpoint": f"Use one of {', '.join(ACTIVATION_CHECKPOINTS)}.",
-        "zero": "Layouts whose replicas are not sharded: --fix dp_shard=1.",
-    }.get(axis, "Correct it, or leave it out to search all values.")
-    raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", names)
+    if axis == "activation_checkpoint":
+        raise UnknownName(
+            f"--fix {text:.60}: there is no activation checkpointing {value!r:.60}.",
+            nearest(value, ACTIVATION_CHECKPOINTS),
+        )
+    step = (
+        "Layouts whose replicas are not sharded: --fix dp_shard=1."
+        if axis == "zero"
+        else "Correct it, or leave it out to search all values."
+    )
+    raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", step)
 
 
 def _check_trainable(job: Job, file: str) -> None:

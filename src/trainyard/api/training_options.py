@@ -52,9 +52,10 @@ def read_training(options: TrainingOptions) -> TrainingSettings:
 
 
 def given_options(options: TrainingOptions) -> list[str]:
-    """The options of the command that differ from their defaults."""
+    """The options of the command that differ from their defaults, with their values: `--optimizer muon`."""
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
     return [
-        "--" + field.name.replace("_", "-")
+        f"--{field.name.replace('_', '-')}{'' if values[field.name] is True else f' {values[field.name]}'}"
         for field in fields(options)
-        if getattr(options, field.name) != field.default
+        if values[field.name] != field.default
     ]

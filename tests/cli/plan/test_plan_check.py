@@ -84,3 +84,14 @@ def test_a_decoder_does_not_replace_a_model_of_images(capsys: pytest.CaptureFixt
 def test_help_lists_exit_codes(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["plan", mode, "--help"]) == 0
     assert "Exit codes: 0 " in " ".join(capsys.readouterr().out.split())
+
+
+def test_checked_file_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(_JOB.format(layout="tp = 2", model="", recipe=""), "utf-8")
+    (tmp_path / "link.toml").symlink_to(path)
+    before = path.read_bytes()
+    for out in ("job.toml", "link.toml"):
+        assert answer(["plan", "check", str(path), "--machine", "h100", "--out", str(tmp_path / out)]) == 2
+        assert missing_values(capsys.readouterr().err, out) == []
+    assert path.read_bytes() == before

@@ -116,11 +116,12 @@ def test_placed_layers_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> Non
     assert answer(command) == 0
     text = capsys.readouterr().out
     one_screen.check(text)
-    assert re.search(r"ends -0/-[12] \(stages of [\d x,]+ layers\)", " ".join(text.split()))
+    assert re.search(r"ends -0/-2 \(stages of [\d x,]+ layers\)", " ".join(text.split()))
+    assert "ends -0/-2: the first stage has 0 layers fewer" in text
     assert answer([*command, "--full"]) == 0
     full = capsys.readouterr().out
     for part in (
-        "ends -1/-2: 1 layer fewer on the first",
+        "ends -0/-2: the first stage has 0 layers fewer",
         "Causes of the pipeline bubble",
         "Head and loss on the last stage",
         "In ms. Layers: of each stage.",

@@ -185,7 +185,12 @@ def test_sustained_rates_are_noted_with_the_rates_that_they_replace(
 
 def test_settings_of_all_layouts_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--for", "megatron", "--chunked-loss", "--moments-dtype", "bfloat16")
-    assert len(notes_with(capsys, "--moments-dtype, --chunked-loss", "tiny", "--machine", "h100", *options, *STEP)) == 1
+    assert (
+        len(
+            notes_with(capsys, "--moments-dtype bfloat16, --chunked-loss", "tiny", "--machine", "h100", *options, *STEP)
+        )
+        == 1
+    )
     assert notes_with(capsys, "All layouts have", "tiny", "--machine", "h100", *STEP) == []
 
 
@@ -208,3 +213,22 @@ def test_the_reason_names_the_machines_and_the_software_of_the_constants(
 ) -> None:
     reason = plans(capsys, *words)["choices"][0]["plan"]["uncalibrated_because"]
     assert missing_values(reason, *values) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "step"),
+    [
+        (("--machine", "h100"), "trainyard plan measure MODEL:"),
+        (("--machine", "h100", "--for", "megatron"), "trainyard plan measure MODEL --for megatron:"),
+        (("--machine", "trn2", "--for", "torchtitan"), "trainyard plan measure MODEL --for torchtitan:"),
+        (("--machine", "trn2"), ""),
+        (("--machine", "tpu-v5p", "--for", "megatron"), ""),
+    ],
+)
+def test_ties_are_measured_with_a_framework_that_runs(
+    words: tuple[str, ...], step: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shown = screen(capsys, "llama3-8b", *words, "--devices", "16", "--batch", "64", "--seq-len", "4096")
+    assert "Tied:" in shown
+    assert step in shown
+    assert ("plan measure" in shown) == bool(step)

@@ -193,9 +193,9 @@ def test_too_small_host_is_refused_with_the_arithmetic() -> None:
     ("framework", "fixed", "values"),
     [
         ("megatron", {"offload": 2}, ["offload = 2"]),
-        ("deepspeed", {"offload": 1, "pp": 2}, ["DeepSpeed", "12 layouts", "--fix offload=1"]),
-        ("trainyard", {"offload": 1, "tp": 2}, ["our own runner", "101 layouts", "--fix offload=1"]),
-        ("torchtitan", {"offload": 1, "pp": 2}, ["torchtitan", "36 layouts", "--fix offload=1"]),
+        ("deepspeed", {"offload": 1, "pp": 2}, ["DeepSpeed", "12 layouts", "--fix offload"]),
+        ("trainyard", {"offload": 1, "tp": 2}, ["our own runner", "101 layouts", "--fix offload"]),
+        ("torchtitan", {"offload": 1, "pp": 2}, ["torchtitan", "36 layouts", "--fix offload"]),
     ],
 )  # fmt: skip
 def test_error_explains_why_offload_is_impossible(framework: str, fixed: dict[str, int], values: list[str]) -> None:

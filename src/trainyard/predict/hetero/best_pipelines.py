@@ -26,7 +26,7 @@ from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.pipeline import schedules, simulation, stages
-from trainyard.predict.search import infeasible, search
+from trainyard.predict.search import infeasible, remedies, search
 from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.units import counted, show_gigabytes
 
@@ -66,8 +66,8 @@ def find(
     ranks of all parts; `wanted.fixed`: layout axis -> value that the user fixed. `framework`: what runs the job, which
     limits the layouts. `budget`: with tokens, for days and dollars. Raises `BadInput` for parts that
     cannot run one job, and `BadJob` if no layout divides them and the model, or none fits."""
-    search.check_dtype(wanted, framework)
     fleet.check(parts)
+    search.check_dtype(wanted, framework, [part.machine for part in parts])
     if wanted.fixed.get("interleave", 1) != 1 or wanted.fixed.get("schedule", _SCHEDULE) != _SCHEDULE:
         fixed = ", ".join(f"{key} = {wanted.fixed[key]!r}" for key in ("interleave", "schedule") if key in wanted.fixed)
         raise BadJob(f"{fixed}, but across different devices each rank has one stage and runs 1F1B.", _LEAVE_OUT)
@@ -139,7 +139,7 @@ def _plan_part(wanted: PlannerInput, part: FleetPart, framework: Framework, budg
 
 def _unit_of_parts(parts: tuple[FleetPart, ...]) -> Literal["devices", "ranks"]:
     """`devices` if each device of the parts has one rank, else `ranks`."""
-    return infeasible.unit_of_ranks(part.machine for part in parts)
+    return remedies.unit_of_ranks(part.machine for part in parts)
 
 
 def _explain_indivisible(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> tuple[str, str]:
@@ -161,7 +161,21 @@ def _explain_indivisible(wanted: PlannerInput, parts: tuple[FleetPart, ...], fra
             f"{wanted.devices // max_ranks:,} stages for {layers} layers.",
             _suggest_multiple(wanted, parts),
         )
-    return infeasible.explain_indivisible(wanted, framework, _unit_of_parts(parts))
+    message = infeasible.explain_no_layout(wanted, framework, _unit_of_parts(parts), some_divide=False)
+    return message, (
+        remedies.leave_out(wanted, lambda changed: _count_if_any_fits(changed, parts, framework))
+        or _suggest_multiple(wanted, parts)
+    )
+
+
+def _count_if_any_fits(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> int:
+    """The number of layouts that divide all parts and the model evenly; 0 if none fits with any partition of layers."""
+    layouts = pipelines.enumerate_layouts(wanted, parts, framework)
+    if not len(layouts):
+        return 0
+    part_models = fleet.model_parts(wanted, parts, framework)
+    tables = pipelines.build_tables(wanted, layouts, framework, part_models)
+    return len(layouts) if find_best(tables, wanted, most=1) else 0
 
 
 def _suggest_multiple(wanted: PlannerInput, parts: tuple[FleetPart, ...]) -> str:
@@ -186,14 +200,11 @@ def _explain_too_large(
     message = f"{wanted.model.name} fits on {part_names} in none of {tried} with any partition of layers"
     unit = _unit_of_parts(parts).removesuffix("s")
     message += f": each {unit} lacks {show_gigabytes(missing)}." if missing > 1 else "."
-    for factor in infeasible.CLUSTER_FACTORS:
+    if step := remedies.leave_out(wanted, lambda changed: _count_if_any_fits(changed, parts, framework)):
+        return message, step
+    for factor in remedies.CLUSTER_FACTORS:
         larger_parts = tuple(FleetPart(part.machine, part.devices * factor) for part in parts)
         larger_input = wanted._replace(devices=wanted.devices * factor)
-        larger_layouts = pipelines.enumerate_layouts(larger_input, larger_parts, framework)
-        if not len(larger_layouts):
-            continue
-        larger_models = fleet.model_parts(larger_input, larger_parts, framework)
-        larger_tables = pipelines.build_tables(larger_input, larger_layouts, framework, larger_models)
-        if find_best(larger_tables, larger_input, most=1):
+        if _count_if_any_fits(larger_input, larger_parts, framework):
             return message, f"{','.join(str(part) for part in larger_parts)} would be enough."
     return message, "Use devices with more memory, or fewer samples per step."

@@ -137,7 +137,6 @@ def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None =
     if sets_of_machine:
         return max(sets_of_machine, key=lambda candidate: candidate.rows)
     curve = machine.device.achieved.get("matmul")
-    shares = _measured_matmul_shares(machine)
     return ConstantSet(
         name="assumed",
         description="No similar device was measured.",
@@ -145,8 +144,8 @@ def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None =
         software=software,
         date="",
         rows=0,
-        source=curve.claim.source if curve and shares else "nobody",
-        constants=shares,
+        source=curve.claim.source if curve and _measured_matmul_shares(machine) else "nobody",
+        constants=_assumed_of_device(machine),
     )
 
 
@@ -182,5 +181,10 @@ _NO_HOST_S = dict.fromkeys(("host_forward_s", "host_backward_s", "host_experts_s
 
 def assumed(machine: Machine) -> Constants:
     """The constants of a machine before anything is fitted."""
+    return Constants()._replace(**_assumed_of_device(machine))
+
+
+def _assumed_of_device(machine: Machine) -> dict[str, float]:
+    """Constants of a device, by name, that differ from those of any device before anything is fitted."""
     host_s = _NO_HOST_S if machine.device.vendor in _WHOLE_STEP_COMPILERS else {}
-    return Constants()._replace(**host_s, **_measured_matmul_shares(machine))
+    return {**host_s, **_measured_matmul_shares(machine)}

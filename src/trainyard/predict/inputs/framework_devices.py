@@ -50,6 +50,12 @@ def find(framework: str, machine: Machine) -> DeviceException | None:
     )
 
 
+def runs(framework: str, machine: Machine) -> bool:
+    """Whether a framework runs on a machine, as it is or in another version."""
+    exception = find(framework, machine)
+    return exception is None or exception.runs
+
+
 def describe(framework: str, display_name: str, machine: Machine) -> list[str]:
     """A sentence if a framework does not run on a machine, or only another version of it. `display_name`: of the
     framework in sentences."""

@@ -361,6 +361,21 @@ def _inner_axes(
     return table[:, (activation_checkpoint == 0) | ~_SPLITS_BACKWARD[schedule]]
 
 
+def fixed_in_words(fixed: Mapping[str, int]) -> dict[str, int | str]:
+    """Fixed axes with their values as the user writes them: the names of modes instead of their indices."""
+    names: dict[str, Sequence[str]] = {
+        "schedule": schedules.SCHEDULES,
+        "activation_checkpoint": ACTIVATION_CHECKPOINTS,
+    }
+    return {axis: names[axis][value] if axis in names else value for axis, value in fixed.items()}
+
+
+def lacks_sharding(wanted: PlannerInput, layouts: LayoutSpace) -> bool:
+    """Whether a fixed ZeRO stage requires sharding, but none of the layouts shards over several ranks."""
+    axes = layouts.columns
+    return wanted.shards_replicas and wanted.devices > 1 and not (axes["dp_shard"] * axes["cp"] > 1).any()
+
+
 def can_overlap_dispatch(axes: Mapping[str, Any]) -> Any:
     """Whether layouts can dispatch tokens to experts during the compute of another micro-batch, as Megatron Core does:
     with several stages per rank in a pipeline, and without recomputation of whole layers (`megatron/training/arguments

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from trainyard import units
 from trainyard.job import Job
 from trainyard.machine import Machine
-from trainyard.predict.search import infeasible, offload_variants, search_space
+from trainyard.predict.inputs import layout_space
+from trainyard.predict.search import offload_variants, remedies, search_space
 from trainyard.predict.search.search_space import Runnable, SearchSpace
 
 
@@ -56,11 +57,12 @@ def _explain_missing(space: SearchSpace, machine: Machine) -> str:
     """A sentence on why no layout of the search is plain data parallelism."""
     wanted, name = space.wanted, "Plain FSDP or DDP is not in the table"
     if wanted.samples % wanted.devices:
-        unit = infeasible.unit_of_ranks([machine])
+        unit = remedies.unit_of_ranks([machine])
         return (
             f"{name}: a batch of {wanted.samples:,} does not divide evenly over {wanted.devices:,} data-parallel "
             f"{unit}."
         )
     if wanted.fixed:
-        return f"{name}: the axes fixed by --fix ({', '.join(wanted.fixed)}) exclude it."
+        fixed = ", ".join(f"{axis}={value}" for axis, value in layout_space.fixed_in_words(wanted.fixed).items())
+        return f"Plain FSDP or DDP is excluded by --fix ({fixed})."
     return f"{name}: {space.framework.display_name} does not support it for this model."

@@ -83,7 +83,7 @@ def add_offloaded(wanted: PlannerInput, layouts: LayoutSpace, framework: Framewo
     model's constants were fitted to runs without offloading.
 
     If the axis `offload` is fixed in `wanted`, only the layouts with (1) or without (0). Raises `BadJob` if it is
-    neither 0 nor 1, or if it is 1 and the host memory is unknown or no layout can offload.
+    neither 0 nor 1, or if it is 1 and the host memory is unknown.
     """
     requested = wanted.fixed.get("offload")
     if requested not in (None, 0, 1):
@@ -91,22 +91,9 @@ def add_offloaded(wanted: PlannerInput, layouts: LayoutSpace, framework: Framewo
     can_offload = framework.offloads(wanted, layouts)
     if requested == 1:
         check_host(machine)
-        if not can_offload.any():
-            raise BadJob(
-                f"{framework.display_name} does not offload in any layout that divides evenly ({len(layouts):,}).",
-                "Leave out --fix offload=1 or the other fixed axes.",
-            )
         return size_layouts(wanted, layouts.keep(can_offload).offloaded(), framework)
     in_device = size_layouts(wanted, layouts, framework)
     fits = bool(in_device.fits(usable_memory(machine)).any())
     if requested == 0 or machine.host is None or fits or not can_offload.any():
         return in_device
     return in_device.joined(size_layouts(wanted, layouts.keep(can_offload).offloaded(), framework))
-
-
-def any_fits(wanted: PlannerInput, layouts: LayoutSpace, framework: Framework, machine: Machine) -> bool:
-    """Whether a layout fits, with offloading if the framework supports it."""
-    try:
-        return bool(add_offloaded(wanted, layouts, framework, machine).fits(usable_memory(machine)).any())
-    except BadJob:
-        return False

@@ -6,20 +6,20 @@ dollars follow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
-from trainyard.errors import BadJob
+from trainyard.errors import BadJob, UnknownName
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
-from trainyard.predict.search import infeasible, narrow_search, search_space, stage_placement
+from trainyard.predict.search import infeasible, narrow_search, remedies, search_space, stage_placement
 from trainyard.predict.search.layout_cost import LayoutCost
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search_space import Runnable, SearchSpace
@@ -56,8 +56,8 @@ def search(
 ) -> SearchResult:
     """Finds the `most` fastest layouts that fit, the fastest first. `budget`: with tokens, for days and
     dollars. `refuses`: raises `BadJob` for a job that cannot be run. `front`: also find the Pareto front of time and
-    memory. Raises `BadJob` if no layout divides the model, or none fits, with the arithmetic and a cluster that is
-    large enough."""
+    memory. Raises `BadJob` if no layout divides the model, or none fits, with the arithmetic and a
+    change that helps."""
     space = find_fitting(wanted, machine, framework)
     refused: list[str] = []
     choices: list[LayoutCost] = []
@@ -84,30 +84,34 @@ def search(
 
 def find_fitting(wanted: PlannerInput, machine: Machine, framework: Framework) -> SearchSpace:
     """The search space of `wanted`, of which at least one layout fits. Raises `BadJob` as `search` does."""
-    check_dtype(wanted, framework)
-    space = search_space.build(wanted, machine, framework)
+    check_dtype(wanted, framework, [machine])
+    layouts = search_space.enumerate_layouts(wanted, machine, framework, with_remedy=True)
+    space = search_space.of_layouts(wanted, layouts, machine, framework, only_fastest=False)
     if not len(space.fits):
         raise BadJob(
             infeasible.explain_too_large(wanted, space.sizes, space.searched, machine),
-            infeasible.suggest_device_count(wanted, framework, machine),
+            remedies.suggest(wanted, framework, machine, too_large=True),
         )
     return space
 
 
-def check_dtype(wanted: PlannerInput, framework: Framework) -> None:
-    """Raises `BadJob` if the framework does not support the compute dtype."""
+def check_dtype(wanted: PlannerInput, framework: Framework, machines: Sequence[Machine]) -> None:
+    """Raises `BadJob` if the framework does not support the compute dtype, `UnknownName` if a machine has no peak for
+    it."""
+    dtypes = [dtype for dtype in framework.dtypes if all(dtype in machine.device.peak for machine in machines)]
+    step = f"Pass --fix dtype= with one of {', '.join(dtypes)}." if dtypes else "Choose another framework with --for."
     if wanted.dtype not in framework.dtypes:
-        dtypes = ", ".join(framework.dtypes)
-        raise BadJob(
-            f"{framework.display_name} does not compute in {wanted.dtype}.", f"Pass --fix dtype= with one of {dtypes}."
-        )
+        raise BadJob(f"{framework.display_name} does not compute in {wanted.dtype}.", step)
+    for machine in machines:
+        if wanted.dtype not in machine.device.peak:
+            raise UnknownName(f"{machine.device.name} has no peak for {wanted.dtype}.", step)
 
 
 def fastest(
     wanted: PlannerInput, machine: Machine, framework: Framework, budget: TrainingBudget, refuses: Callable[[Job], None]
 ) -> LayoutCost:
     """The cost of the fastest layout, the first result of `search`. `budget`: as in `search`. Raises `BadJob` in the
-    same cases, without suggesting a larger cluster."""
+    same cases, without a remedy."""
     layouts = search_space.enumerate_layouts(wanted, machine, framework)
     narrow = narrow_search.find_fastest(wanted, layouts, machine, framework, refuses)
     space, runnable = narrow or _find_fastest_of_all(wanted, layouts, machine, framework, refuses)

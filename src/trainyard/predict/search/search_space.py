@@ -23,7 +23,7 @@ from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.inputs.prediction_interval import interval_of
-from trainyard.predict.search import infeasible, offload_variants, points
+from trainyard.predict.search import infeasible, offload_variants, points, remedies
 from trainyard.predict.search.best_first import BestFirstSearch, TimedCase
 from trainyard.predict.search.layout_cost import LayoutCost, cost_case
 from trainyard.predict.search.offload_variants import LayoutSizes
@@ -61,13 +61,6 @@ class SearchSpace(NamedTuple):
         return self.sizes.layouts.columns[axis][self.fits]
 
 
-def build(wanted: PlannerInput, machine: Machine, framework: Framework) -> SearchSpace:
-    """All layouts of `wanted` with their memory and lower bounds, ready to be searched. Raises `BadJob` if there is
-    none."""
-    layouts = enumerate_layouts(wanted, machine, framework)
-    return of_layouts(wanted, layouts, machine, framework, only_fastest=False)
-
-
 def of_layouts(
     wanted: PlannerInput, layouts: LayoutSpace, machine: Machine, framework: Framework, *, only_fastest: bool
 ) -> SearchSpace:
@@ -79,24 +72,33 @@ def of_layouts(
     return space._replace(searched=min(len(layouts), space.searched))
 
 
-def enumerate_layouts(wanted: PlannerInput, machine: Machine, framework: Framework) -> LayoutSpace:
-    """All layouts of `wanted` that the framework supports, without offloading. Raises `BadJob` if there is none, or if
-    the devices are more than a node without a link to others has."""
+def enumerate_layouts(
+    wanted: PlannerInput, machine: Machine, framework: Framework, *, with_remedy: bool = False
+) -> LayoutSpace:
+    """All layouts of `wanted` that the framework supports, without offloading. Raises `BadJob` if there is none, if
+    offloading is fixed and none can offload (`with_remedy`: with a change of `wanted` that helps), or if the devices are
+    more than a node without a link to others has."""
     cluster_size.check_ranks(machine, wanted.devices)
-    if reason := framework.refuses(wanted.model):
-        raise BadJob(f"{framework.display_name}: {reason}", "Name another framework: --for.")
-    layouts = framework.layouts(wanted)
-    if not len(layouts):
-        if not any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers)):
-            raise BadJob(*infeasible.explain_indivisible(wanted, framework, infeasible.unit_of_ranks([machine])))
-        raise BadJob(*infeasible.explain_unsupported(wanted, framework))
-    axes = layouts.columns
-    if wanted.shards_replicas and wanted.devices > 1 and not (axes["dp_shard"] * axes["cp"] > 1).any():
-        raise BadJob(
-            f"{framework.display_name}: no layout is sharded with ZeRO-{wanted.fixed['zero']}.",
-            "Leave out --fix zero, or name another framework: --for.",
-        )
+    refused = framework.refuses(wanted.model)
+    layouts = layout_space.concatenate(()) if refused else framework.layouts(wanted)
+    if reason := _explain_missing(wanted, layouts, machine, framework):
+        raise BadJob(reason, remedies.suggest(wanted, framework, machine, too_large=False) if with_remedy else "")
     return layouts
+
+
+def _explain_missing(wanted: PlannerInput, layouts: LayoutSpace, machine: Machine, framework: Framework) -> str:
+    """Why none of `layouts` can be searched; empty if some can. `layouts`: those that the framework supports."""
+    if reason := framework.refuses(wanted.model):
+        return f"{framework.display_name}: {reason}"
+    if not len(layouts):
+        some_divide = any(len(batch) for batch in layout_space.enumerate_batches(wanted, framework.offers))
+        unit = remedies.unit_of_ranks([machine])
+        return infeasible.explain_no_layout(wanted, framework, unit, some_divide=some_divide)
+    if layout_space.lacks_sharding(wanted, layouts):
+        return infeasible.explain_unsharded(wanted, framework)
+    if wanted.fixed.get("offload") and machine.host and not framework.offloads(wanted, layouts).any():
+        return f"{framework.display_name} does not offload in any of {len(layouts):,} layouts that divide evenly."
+    return ""
 
 
 def of_sizes(

@@ -19,6 +19,8 @@ _LABELS = {
     "head": "Head and loss on the last stage",
 }
 """Labels of the causes of a bubble."""
+_LONG_NS = 10_000_000_000
+"""Time of the micro-batches of a step from which on the table of ranks is in s: in ms, 80 columns are too few."""
 
 
 def pipeline(plans: Plans) -> tuple[Table, ...]:
@@ -67,22 +69,30 @@ def _negative(bubble: PipelineBubble) -> tuple[str, ...]:
 
 
 def ranks(bubble: PipelineBubble) -> Table:
-    """How each rank spends the micro-batches of a step, in ms; a row for each."""
+    """How each rank spends the micro-batches of a step, a row for each; in s for long steps, whose ms are too wide."""
+    unit, unit_ns, digits = ("s", 1e9, 3) if bubble.pipeline_ns >= _LONG_NS else ("ms", 1e6, 1)
     columns = (
-        Column(title="rank"), Column(title="layers"), Column(title="forward", digits=2),
-        Column(title="backward", digits=2), Column(title="busy", digits=1), Column(title="send/recv", digits=1),
-        Column(title="warm-up", digits=1), Column(title="steady", digits=1), Column(title="drain", digits=1),
+        Column(title="rank"), Column(title="layers"), Column(title="forward", digits=max(digits, 2)),
+        Column(title="backward", digits=max(digits, 2)), Column(title="busy", digits=digits),
+        Column(title="send/recv", digits=digits), Column(title="warm-up", digits=digits),
+        Column(title="steady", digits=digits), Column(title="drain", digits=digits),
     )  # fmt: skip
     rows: tuple[tuple[Cell, ...], ...] = tuple(
         (
-            str(rank), layers_text(each.layers), each.forward_ns / 1e6, each.backward_ns / 1e6, each.busy_ns / 1e6,
-            each.transfer_ns / 1e6, each.warmup_ns / 1e6, each.steady_ns / 1e6, each.drain_ns / 1e6,
+            str(rank), layers_text(each.layers),
+            *(
+                time_ns / unit_ns
+                for time_ns in (
+                    each.forward_ns, each.backward_ns, each.busy_ns, each.transfer_ns, each.warmup_ns, each.steady_ns,
+                    each.drain_ns,
+                )
+            ),
         )
         for rank, each in enumerate(bubble.ranks)
     )  # fmt: skip
     notes = (
-        "In ms. Layers: of each stage. Forward and backward: of a micro-batch on all stages. The others: per step, at "
-        "work, exposed transfers, and idle in the warm-up, the steady state and the drain.",
+        f"In {unit}. Layers: of each stage. Forward and backward: of a micro-batch on all stages. The others: per "
+        "step, at work, exposed transfers, and idle in the warm-up, the steady state and the drain.",
     )
     return Table(title="Ranks", notes=notes, columns=columns, rows=rows)
 

@@ -108,11 +108,18 @@ def suggest_commands(plans: Plans) -> tuple[NextStep, ...]:
         steps.append(NextStep("--out FILE", "write the launch configuration of the recommended layout"))
     if plans.as_configured:
         steps.append(NextStep("trainyard diff PLANS.json RUN", "compare --json output with a measured run"))
-    elif tied_layouts.tie_note(plans):
-        steps.append(NextStep("trainyard plan measure MODEL", "settle ties by short runs on this machine"))
+    elif tied_layouts.tie_note(plans) and plans.framework_runs:
+        steps.append(_measure_step(plans.framework))
     else:
         steps.append(NextStep("trainyard plan check FILE", "predict your own configuration"))
     return tuple(steps)
+
+
+def _measure_step(framework: str) -> NextStep:
+    """The command that settles ties: it runs layouts of our own runner, and writes those of other frameworks."""
+    if framework == "trainyard":
+        return NextStep("trainyard plan measure MODEL", "settle ties by short runs on this machine")
+    return NextStep(f"trainyard plan measure MODEL --for {framework}", "write the tied layouts to run")
 
 
 def _recipe(plans: Plans, index: int) -> str:
@@ -183,14 +190,15 @@ def _fastest(plans: Plans) -> str:
     """How the fastest layout compares with a checked configuration; empty if none was checked."""
     if not plans.as_configured:
         return ""
+    fixed = tied_layouts.with_fixed(plans)
     if len(plans.choices) == 1:
-        return " No other searched layout fits."
+        return f" No other searched layout{fixed} fits."
     own, fastest = plans.best, plans.fastest
     if fastest.plan.ledger.wall_ns >= own.plan.ledger.wall_ns:
-        return " No other searched layout that fits is faster."
+        return f" No other searched layout{fixed} that fits is faster."
     tied = ", but the prediction cannot show which is faster" * own.is_tied
     return (
-        f" The fastest searched layout that fits takes {tied_layouts.less_time(fastest, own)} less time{tied}: "
+        f" The fastest searched layout{fixed} that fits takes {tied_layouts.less_time(fastest, own)} less time{tied}: "
         f"{_recipe(plans, plans.choices.index(fastest))}."
     )
 
@@ -216,9 +224,7 @@ def _layouts(plans: Plans) -> Table:
         )  # fmt: skip
         rows.append(row + ((per_day * record.bill.days,) if plans.tokens else ()))
     hidden_rows = len(plans.choices) - len(rows)
-    # The headline has the stages of the first layout.
     shown_records = [plans.choices[index] for index in shown_rows]
-    ends_note = () if _stage_layers(plans, 0) else tables.ends_note(shown_records)
     hidden = f"{hidden_rows} more: --full." if hidden_rows else ""
     first_note = " ".join(filter(None, (hidden, tied_layouts.tie_note(plans))))
     per_rank = f" {_PER_RANK.format(plans.ranks_per_device)}" if plans.ranks_per_device > 1 else ""
@@ -226,7 +232,8 @@ def _layouts(plans: Plans) -> Table:
         title="Layout",
         notes=(
             *((first_note,) if first_note else ()), *tied_layouts.baseline_notes(plans),
-            tables.ABBREVIATIONS + per_rank, *ends_note, *tables.experts_note(shown_records), _constants(plans),
+            tables.ABBREVIATIONS + per_rank, *tables.ends_note(shown_records), *tables.experts_note(shown_records),
+            _constants(plans),
         ),
         columns=(
             Column(title="", prose=True), Column(title="mbs", digits=0), Column(title="recompute"),
@@ -263,12 +270,13 @@ def _ledger(plans: Plans) -> Table:
     step_ns = plan.ledger.wall_ns
     accounts = [(account.label, time_ns) for account, time_ns in plan.ledger.by_account().items() if time_ns]
     rows = _largest(accounts, _ACCOUNTS, "other accounts")
+    rounded = _rounding_mark([time_ns / unit_ns for _, time_ns in rows], step_ns / unit_ns, digits=2)
     return Table(
         title="Predicted ledger, mean over ranks",
         notes=(),
         columns=(Column(title=""), Column(title=unit, digits=2), Column(title="share, %", digits=1)),
         rows=(*((label, time_ns / unit_ns, tables.percent(time_ns, step_ns)) for label, time_ns in rows),
-              ("Step", step_ns / unit_ns, 100.0)),
+              (f"Step{rounded}", step_ns / unit_ns, 100.0)),
     )  # fmt: skip
 
 
@@ -277,11 +285,14 @@ def _memory(plans: Plans) -> Table:
     memory."""
     sizes = [(tables.part_label(part), size) for part, size in plans.best.plan.memory.items() if size]
     counted_bytes = max(plans.exact_bytes.values(), default=0)
-    rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in _largest(sizes, _PARTS, "other parts")]
+    parts = _largest(sizes, _PARTS, "other parts")
+    rows: list[tuple[Cell, ...]] = [(label, size / 1e9) for label, size in parts]
     rows += [("Allocated, counted in a simulated run", counted_bytes / 1e9)] if counted_bytes else []
     excess_bytes = plans.best.reserved_bytes - sum(size for _, size in sizes)
     rows.append(("Reserved beyond these parts", excess_bytes / 1e9))
-    rows.append((f"Reserved, of {plans.memory_bytes / 1e9:.1f} GB", plans.best.reserved_bytes / 1e9))
+    sizes_gb = [size / 1e9 for size in (*(size for _, size in parts), excess_bytes)]
+    rounded = _rounding_mark(sizes_gb, plans.best.reserved_bytes / 1e9, digits=1)
+    rows.append((f"Reserved, of {plans.memory_bytes / 1e9:.1f} GB{rounded}", plans.best.reserved_bytes / 1e9))
     rows += [("In host memory", plans.best.host_bytes / 1e9)] if plans.best.host_bytes else []
     return Table(
         title="Memory of the fullest rank",
@@ -289,6 +300,12 @@ def _memory(plans: Plans) -> Table:
         columns=(Column(title=""), Column(title="GB", digits=1)),
         rows=tuple(rows),
     )
+
+
+def _rounding_mark(parts: Sequence[float], total: float, digits: int) -> str:
+    """A mark after the name of a total to which its parts, rounded, do not sum; empty if they do."""
+    adds = round(sum(round(part, digits) for part in parts), digits) == round(total, digits)
+    return "" if adds else " (parts rounded)"
 
 
 def _largest(amounts: Sequence[tuple[str, int]], max_rows: int, others: str) -> list[tuple[str, int]]:

@@ -77,9 +77,14 @@ def layouts(plans: Plans) -> Table:
 
 
 def ends_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
-    """An explanation of layouts whose first and last pipeline stages have fewer layers, if there are any."""
-    is_placed = any(record.plan.job.layout.end_less_layers is not None for record in records)
-    return ("ends -1/-2: 1 layer fewer on the first pipeline stage, 2 on the last.",) * is_placed
+    """An explanation of layouts with fewer layers on the first and the last pipeline stage, with the numbers of the
+    first of them; empty if there are none."""
+    ends = next(filter(None, (record.plan.job.layout.end_less_layers for record in records)), None)
+    if ends is None:
+        return ()
+    first, last = ends
+    fewer = units.counted(first, "layer")
+    return (f"ends -{first}/-{last}: the first stage has {fewer} fewer than an even one, the last {last}.",)
 
 
 def experts_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:

@@ -119,8 +119,12 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     differing_settings: tuple[str, ...] = ()
     framework: str = ""
     """The framework that the plans are for: a name as of `plan --for`."""
+    framework_runs: bool = True
+    """Whether the framework runs on these devices; if not, the plans are for a port of it."""
     step: str = ""
     """The model, the devices, and what a step trains on."""
+    fixed: dict[str, int | str] = {}
+    """Axis -> value of each `--fix`: all layouts that the search found have these values."""
     no_baseline: str = ""
     notes: tuple[str, ...] = ()
     """What limits these plans, as a configuration that does not fit."""
@@ -190,6 +194,7 @@ def from_search(
     differing_settings: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
     collectives: tuple[Collective, ...] = (), fine_tuning: FineTuning | None = None,
     outside_settings: tuple[str, ...] = (), bubble: PipelineBubble | None = None,
+    fixed: dict[str, int | str] | None = None, framework_runs: bool = True,
 ) -> Plans:  # fmt: skip
     """The document of a search's result. `devices`: as counted in the machine file;
     `exact_bytes`: rank -> peak of allocated bytes in a simulated run; `step`: description of model, devices and batch.
@@ -233,7 +238,9 @@ def from_search(
         ignored_settings=ignored_settings,
         differing_settings=differing_settings,
         framework=framework,
+        framework_runs=framework_runs,
         step=step,
+        fixed=fixed or {},
         notes=notes,
         fine_tuning=fine_tuning,
         outside_settings=outside_settings,

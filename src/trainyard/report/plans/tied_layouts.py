@@ -12,7 +12,7 @@ from trainyard.report.view.view import Cell, Column
 VERSUS = "vs. fastest"
 """Title of the column that compares each layout with the fastest."""
 _TIED = "Tied: the prediction cannot show which is faster."
-_ORDER = "Tied layouts come first, the simplest at the top."
+_ORDER = "Tied layouts come first, the simplest at the top. Slower layouts that are not listed may be tied too."
 _FOLDED = (
     "Each row is the fastest of its variants, which differ in micro-batch size, pipeline schedule or interleave only."
 )
@@ -51,6 +51,12 @@ def headline_subject(plans: Plans) -> str:
         return "The only layout that fits"
     is_fastest = plans.best.is_fastest or not has_ratios(plans)
     return f"{'Fastest' if is_fastest else 'Recommended'} of {plans.fit_in_memory:,} layouts that fit"
+
+
+def with_fixed(plans: Plans) -> str:
+    """The values that `--fix` gives all searched layouts, ` with tp = 8 and dtype = float8`; empty if none is fixed."""
+    fixed = " and ".join(f"{axis} = {value}" for axis, value in plans.fixed.items())
+    return fixed and f" with {fixed}"
 
 
 def describe_ties(plans: Plans) -> str:

@@ -1,0 +1,158 @@
+"""Changes of a request after which a layout fits: the next step of a search that found none. Each is tried before it is
+suggested."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from itertools import combinations
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from trainyard import limits
+from trainyard.errors import BadJob
+from trainyard.machine import Machine
+from trainyard.model import Model
+from trainyard.predict.inputs import cluster_size, layout_space
+from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
+from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.search import offload_variants
+from trainyard.units import counted
+
+CLUSTER_FACTORS = (2, 4, 8, 16, 32, 64, 128, 256)
+"""Multiples of a cluster that are tried, if nothing fits on it, until one is large enough."""
+_LEAST_SEQ_LEN = 512
+"""The shortest sequences that are tried, if nothing fits."""
+_SEQ_LEN_STEPS = 16
+"""Steps from a length of sequences that fits to twice that length, which does not."""
+_MOST_AXES = 3
+"""Fixed axes that are suggested, of which leaving out one is enough."""
+
+
+def unit_of_ranks(machines: Iterable[Machine]) -> Literal["devices", "ranks"]:
+    """The unit of `PlannerInput.devices` in messages: `devices` if each has one rank, else `ranks`."""
+    return "devices" if all(machine.device.ranks == 1 for machine in machines) else "ranks"
+
+
+class _Request(NamedTuple):
+    """A search that found no layout."""
+
+    wanted: PlannerInput
+    framework: Framework
+    machine: Machine
+
+    def fits(self, **changes: int) -> bool:
+        """Whether a layout fits with these fields of `wanted` changed."""
+        return bool(count_fitting(self.wanted._replace(**changes), self.framework, self.machine))
+
+
+def suggest(wanted: PlannerInput, framework: Framework, machine: Machine, *, too_large: bool) -> str:
+    """The change of `wanted` after which a layout of `framework` fits on `machine`: fewer fixed axes or another
+    framework, else other sizes. `too_large`: layouts divide evenly, but none fits in memory."""
+    request = _Request(wanted, framework, machine)
+    steps = (leave_out(wanted, lambda changed: count_fitting(changed, framework, machine)), _use_framework(request))
+    if any(steps):
+        return " ".join(filter(None, steps))
+    sizes = (_use_more_devices, _use_shorter, _use_batch) if too_large else (_use_batch, _use_more_devices)
+    return next(filter(None, (suggest_size(request) for suggest_size in sizes)), _ask_for_change(framework, too_large))
+
+
+def _ask_for_change(framework: Framework, too_large: bool) -> str:
+    """The next step if no change that was tried is enough."""
+    if too_large:
+        return "Use devices with more memory."
+    if framework.unsupported:
+        return "Leave out that setting, or change --batch or --devices."
+    return "Change --batch or --devices, so that the devices divide the batch."
+
+
+def count_fitting(wanted: PlannerInput, framework: Framework, machine: Machine) -> int:
+    """The number of layouts that fit; 0 if there is none, or more than can be searched."""
+    if wanted.dtype not in framework.dtypes or framework.refuses(wanted.model):
+        return 0
+    try:
+        layouts = framework.layouts(wanted)
+        if not len(layouts) or layout_space.lacks_sharding(wanted, layouts):
+            return 0
+        sizes = offload_variants.add_offloaded(wanted, layouts, framework, machine)
+    except BadJob:
+        return 0
+    return int(np.count_nonzero(sizes.fits(offload_variants.usable_memory(machine))))
+
+
+def leave_out(wanted: PlannerInput, count: Callable[[PlannerInput], int]) -> str:
+    """Which fixed axes to leave out: the fewest without which a layout fits, those that let most layouts through first;
+    empty if nothing fits without any of them. `count`: the number of layouts that fit."""
+    if not wanted.fixed:
+        return ""
+    counts = {tuple(wanted.fixed): count(wanted._replace(fixed={}))}  # axes that are left out -> layouts
+    if not any(counts.values()):
+        return ""
+    for size in range(1, len(wanted.fixed) + 1):
+        subsets = list(combinations(wanted.fixed, size))
+        counts |= {axes: count(_without(wanted, axes)) for axes in subsets if axes not in counts}
+        choices = sorted(filter(counts.__getitem__, subsets), key=lambda axes: -counts[axes])
+        if choices:
+            shown = choices[: _MOST_AXES if size == 1 else 1]
+            listed = (f"{_flags(axes)} ({counted(counts[axes], 'layout')})" for axes in shown)
+            return f"Leave out {' or '.join(listed)}."
+    return ""
+
+
+def _without(wanted: PlannerInput, axes: tuple[str, ...]) -> PlannerInput:
+    """The request without some fixed axes."""
+    return wanted._replace(fixed={axis: value for axis, value in wanted.fixed.items() if axis not in axes})
+
+
+def _flags(axes: tuple[str, ...]) -> str:
+    """The options of fixed axes, as `--fix tp and --fix pp`."""
+    return " and ".join(f"--fix {axis}" for axis in axes)
+
+
+def _use_framework(request: _Request) -> str:
+    """Another framework with which a layout fits; empty if there is none, or if settings that others may lack restrict
+    the framework."""
+    if request.framework not in FRAMEWORKS.values():
+        return ""
+    for name, other in FRAMEWORKS.items():
+        if other != request.framework and request._replace(framework=other).fits():
+            return f"A layout of {other.display_name} fits: trainyard plan --for {name}."
+    return ""
+
+
+def _use_batch(request: _Request) -> str:
+    """The next batch that all ranks divide."""
+    wanted, unit = request.wanted, unit_of_ranks([request.machine])
+    larger_batch = -(-wanted.samples // wanted.devices) * wanted.devices
+    if larger_batch > limits.SAMPLES.most or not request.fits(samples=larger_batch):
+        return ""
+    return f"Use --batch {larger_batch}, a multiple of the {wanted.devices:,} {unit}."
+
+
+def _use_more_devices(request: _Request) -> str:
+    """The smallest multiple of the devices in `CLUSTER_FACTORS` on which a layout fits."""
+    for factor in CLUSTER_FACTORS:
+        ranks = request.wanted.devices * factor
+        if ranks <= cluster_size.max_ranks(request.machine) and request.fits(devices=ranks):
+            return f"{ranks // request.machine.device.ranks:,} devices would be enough."
+    return ""
+
+
+def _use_shorter(request: _Request) -> str:
+    """The length of sequences that fit, and the next length that was tried."""
+    too_long, shorter = request.wanted.seq_len, request.wanted.seq_len // 2
+    if not isinstance(request.wanted.model, Model):
+        return ""
+    while shorter >= _LEAST_SEQ_LEN and not request.fits(seq_len=shorter):
+        too_long, shorter = shorter, shorter // 2
+    if shorter < _LEAST_SEQ_LEN:
+        return ""
+    step = shorter // _SEQ_LEN_STEPS
+    lengths = range(shorter, too_long, step)  # the first fits, `too_long` does not
+    count = bisect_left(lengths, True, lo=1, key=lambda seq_len: not request.fits(seq_len=seq_len))
+    too_long = lengths[count] if count < len(lengths) else too_long
+    return (
+        f"Sequences of {lengths[count - 1]:,} tokens fit, and of {too_long:,} do not; longer ones need devices with "
+        "more memory."
+    )
