@@ -132,7 +132,7 @@ class HuggingFaceKeys(TypedKeys):
             reasons = [f"{printable(key[:100])}: {self.refused[key]}" for key in still_refused]
             raise BadFile(
                 f"{self.where}: not modelled: {listed(reasons, _MOST_REFUSED, between='; ')}.",
-                self._explain_leaving_out([*self.without, *still_refused]),
+                self._explain_leaving_out(list(self.refused)),
             )
         return list(self.refused)
 

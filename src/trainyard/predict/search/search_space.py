@@ -75,9 +75,9 @@ def of_layouts(
 def enumerate_layouts(
     wanted: PlannerInput, machine: Machine, framework: Framework, *, with_remedy: bool = False
 ) -> LayoutSpace:
-    """All layouts of `wanted` that the framework supports, without offloading. Raises `BadJob` if there is none, if
-    offloading is fixed and none can offload (`with_remedy`: with a change of `wanted` that helps), or if the devices are
-    more than a node without a link to others has."""
+    """All layouts of `wanted` that the framework supports, without offloading. Raises `BadJob` if there is none, or
+    none can offload although that is fixed (`with_remedy`: with a change of `wanted` that helps), or if the devices
+    exceed a node without a link to others."""
     cluster_size.check_ranks(machine, wanted.devices)
     refused = framework.refuses(wanted.model)
     layouts = layout_space.concatenate(()) if refused else framework.layouts(wanted)
