@@ -132,7 +132,7 @@ class HuggingFaceKeys(TypedKeys):
             reasons = [f"{printable(key[:100])}: {self.refused[key]}" for key in still_refused]
             raise BadFile(
                 f"{self.where}: not modelled: {listed(reasons, _MOST_REFUSED, between='; ')}.",
-                self._explain_leaving_out(list(self.refused)),
+                self._explain_leaving_out([*self.without, *still_refused]),
             )
         return list(self.refused)
 
@@ -143,8 +143,8 @@ class HuggingFaceKeys(TypedKeys):
         # A JSON string is a TOML string too.
         source, without = (json.dumps(value, ensure_ascii=False) for value in (os.path.abspath(self.where), list(keys)))
         return (
-            "To leave these parts out of the model, save the following lines as model.toml, and pass it as the model, "
-            f"or write them into a job file:\n[model]\nfrom = {source}\nwithout = {without}"
+            "To leave these parts out of the model, save the following lines as model.toml, and pass it as the model"
+            f"{'' if self.planned else ', or write them into a job file'}:\n[model]\nfrom = {source}\nwithout = {without}"
         )
 
 
