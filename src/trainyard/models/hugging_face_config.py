@@ -142,9 +142,10 @@ class HuggingFaceKeys(TypedKeys):
             return "Write the dimensions of a similar model under [model] of a TOML file, and pass that."
         # A JSON string is a TOML string too.
         source, without = (json.dumps(value, ensure_ascii=False) for value in (os.path.abspath(self.where), list(keys)))
+        or_job = "" if self.planned else ", or write them into a job file"
         return (
             "To leave these parts out of the model, save the following lines as model.toml, and pass it as the model"
-            f"{'' if self.planned else ', or write them into a job file'}:\n[model]\nfrom = {source}\nwithout = {without}"
+            f"{or_job}:\n[model]\nfrom = {source}\nwithout = {without}"
         )
 
 
