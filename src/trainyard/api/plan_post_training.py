@@ -39,7 +39,6 @@ _LIMITS = (
     "preempted. Not included: rewards, tools, tokenisation, repacking of weights on the host, speculative decoding, "
     "expert and pipeline parallelism, sliding windows and formats below 16 bits in generation.",
 )
-
 _LONGEST_DEFAULT = 2
 """Default of the maximum length over the mean."""
 

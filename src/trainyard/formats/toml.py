@@ -18,7 +18,7 @@ _REPEATED_TABLE = re.compile(r"Cannot declare \((.*)\) twice")
 _QUOTED = re.compile(r"'([^']*)'")
 _LINE = re.compile(r"\(at line (\d+),")
 _NAME = r"""(?:"[^"]*"|'[^']*'|[\w.\s-])+"""
-_KEY = re.compile(rf"\s*(?:\[+(?=\s*[a-zA-Z_])(?P<table>{_NAME})\]|(?P<key>{_NAME})=)", re.ASCII)
+_KEY = re.compile(rf"\s*\[+(?=\s*[a-zA-Z_])(?P<table>{_NAME})\]|(?P<key>{_NAME})=", re.ASCII)
 """The key of a line, or the name of its table."""
 
 

@@ -21,8 +21,8 @@ _LAYOUTS, _LAYOUTS_WITH_DAYS, _FEWEST_LAYOUTS = 5, 4, 3
 stages, four with its parts; adapters take two more lines above."""
 _ACCOUNTS, _PARTS = 5, 3
 """Rows of the ledger and of memory; the others are one row."""
-
 _FEWEST_IN_MILLIONS = 100_000
+"""Fewest parameters that are shown in millions."""
 _LEAST_WHOLE = 10
 """Least samples per second that are shown without decimals."""
 _PER_RANK = "Memory: per rank, of which a device has {}."
