@@ -92,7 +92,8 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     refuse_for_parts(options.fabric, options.machine)
     if flags := given_options(options.training):
         raise BadInput(
-            f"{', '.join(flags)}: predicted for machines of one kind, but --machine {options.machine} has several.",
+            f"{', '.join(flags.values())}: predicted for machines of one kind, but --machine {options.machine} has "
+            "several.",
             "Pass one machine, or leave out these options.",
         )
     request = read_request(model, None, options.devices, options.seq_len)
@@ -200,6 +201,7 @@ def _search(
     framework = framework or own_framework or request.framework
     fine_tuned, training = adapter_support.fine_tuned(framework, fine_tuning), read_training(options.training)
     runner = training_settings.with_settings(fine_tuned, framework, training, request.model)
+    training_settings.check_fixed(training, layout_space.fixed_in_words(wanted.fixed))
     if training.offloaded_layers:
         offload_variants.check_host(machine)
     budget = read_budget(options.tokens, options.costs)

@@ -24,10 +24,25 @@ def input_notes(request: PlanRequest, wanted: PlannerInput, framework: str, mach
     return notes
 
 
+_SOME_LAYOUTS = {
+    "recompute_modules": "selective activation checkpointing",
+    "expert_imbalance": "ep above 1",
+    "dispatch_dtype": "ep above 1",
+    "overlap_dispatch": "ep above 1, pp 1 or several stages per rank, and without recomputation of whole layers",
+}
+"""Field of `TrainingOptions` -> the layouts that it applies to; the others apply to all."""
+
+
 def setting_notes(training: TrainingOptions) -> list[str]:
-    """A sentence on the settings that all layouts have; none if they are the defaults."""
-    flags = given_options(training)
-    return [f"All layouts have {', '.join(flags)}."] if flags else []
+    """A sentence on the settings of all layouts, and one for each kind of layouts that others apply to; none for
+    defaults."""
+    flags_of: dict[str, list[str]] = {}
+    for field, flag in given_options(training).items():
+        flags_of.setdefault(_SOME_LAYOUTS.get(field, ""), []).append(flag)
+    return [
+        f"{f'Layouts with {kind}' if kind else 'All layouts'} have {', '.join(flags)}."
+        for kind, flags in flags_of.items()
+    ]
 
 
 def _rate_notes(machine: Machine, software: str) -> list[str]:

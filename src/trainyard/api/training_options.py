@@ -6,7 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from trainyard.errors import BadInput
 from trainyard.predict.inputs.training_settings import TrainingSettings
+from trainyard.words import RECOMPUTE_MODULES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +38,14 @@ class TrainingOptions:
 
 
 def read_training(options: TrainingOptions) -> TrainingSettings:
-    """The settings of these options, not yet checked against a model and a framework."""
-    names = (name.strip() for name in (options.recompute_modules or "").split(","))
+    """The settings of these options, not yet checked against a model and a framework. Raises `BadInput` for
+    `recompute_modules` without a name."""
+    names = [name.strip() for name in (options.recompute_modules or "").split(",")]
+    if options.recompute_modules is not None and not any(names):
+        raise BadInput(
+            f"--recompute-modules {options.recompute_modules}: there is no name in it.",
+            f"Pass names separated by commas, of {', '.join(RECOMPUTE_MODULES)}.",
+        )
     return TrainingSettings(
         recompute_modules=tuple(dict.fromkeys(name for name in names if name)),
         expert_imbalance=1.0 if options.expert_imbalance is None else options.expert_imbalance,
@@ -51,11 +59,11 @@ def read_training(options: TrainingOptions) -> TrainingSettings:
     )
 
 
-def given_options(options: TrainingOptions) -> list[str]:
-    """The options of the command that differ from their defaults, with their values: `--optimizer muon`."""
+def given_options(options: TrainingOptions) -> dict[str, str]:
+    """Field -> the option of the command with its value, as `--optimizer muon`, for values that are not the default."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
-    return [
-        f"--{field.name.replace('_', '-')}{'' if values[field.name] is True else f' {values[field.name]}'}"
+    return {
+        field.name: f"--{field.name.replace('_', '-')}{'' if values[field.name] is True else f' {values[field.name]}'}"
         for field in fields(options)
         if values[field.name] != field.default
-    ]
+    }

@@ -194,6 +194,40 @@ def test_settings_of_all_layouts_are_noted(capsys: pytest.CaptureFixture[str]) -
     assert notes_with(capsys, "All layouts have", "tiny", "--machine", "h100", *STEP) == []
 
 
+MIXTRAL = ("mixtral-8x7b", "--machine", "h100", "--devices", "64", "--batch", "256", "--seq-len", "4096", "--for",
+           "megatron")  # fmt: skip
+
+
+def test_settings_of_some_layouts_are_noted_with_these(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--recompute-modules", "layernorm", "--chunked-loss", "--expert-imbalance", "1.5")
+    assert notes_with(capsys, "All layouts have --chunked-loss.", *MIXTRAL, *options)
+    assert notes_with(capsys, "Layouts with ep above 1 have --expert-imbalance 1.5.", *MIXTRAL, *options)
+    assert notes_with(
+        capsys, "selective activation checkpointing have --recompute-modules layernorm.", *MIXTRAL, *options
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (("--recompute-modules", "layernorm", "--fix", "activation_checkpoint=full"), ("activation_checkpoint=full",)),
+        (("--overlap-dispatch", "--fix", "activation_checkpoint=full"), ("--overlap-dispatch", "full")),
+        (("--overlap-dispatch", "--fix", "ep=1"), ("--overlap-dispatch", "--fix ep=1")),
+        (("--dispatch-dtype", "float8", "--fix", "ep=1"), ("--dispatch-dtype", "--fix ep=1")),
+        (("--expert-imbalance", "2", "--fix", "ep=1"), ("--expert-imbalance", "--fix ep=1")),
+        (("--expert-imbalance", "5"), ("from 1 to 4", "2 of 8")),
+        (("--expert-imbalance", "0.5"), ("from 1 to 4",)),
+        (("--recompute-modules", ","), ("--recompute-modules ,", "layernorm")),
+    ],
+    ids=" ".join,
+)
+def test_settings_without_effect_are_refused(
+    words: tuple[str, ...], values: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert answer(["plan", *MIXTRAL, *words]) == 2
+    assert missing_values(capsys.readouterr().err, *values) == []
+
+
 def test_the_screen_names_the_framework(capsys: pytest.CaptureFixture[str]) -> None:
     for framework in ("trainyard", "torchtitan"):
         assert f"Framework: {framework}." in screen(capsys, "tiny", "--machine", "h100", "--for", framework, *STEP)

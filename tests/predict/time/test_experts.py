@@ -118,6 +118,13 @@ def test_imbalance_takes_time_in_proportion(imbalance: float) -> None:
     assert seconds(expert_imbalance=imbalance) >= seconds() * (1 - 1e-9)
 
 
+def test_imbalance_is_at_most_the_number_of_ranks_that_divide_experts() -> None:
+    for ep, most in ((1.0, 1.0), (2.0, 2.0), (8.0, 8.0)):
+        at_most = seconds(ep=ep, expert_imbalance=most)
+        assert seconds(ep=ep, expert_imbalance=100.0) == pytest.approx(at_most, rel=1e-9)
+    assert seconds(ep=1.0, expert_imbalance=100.0) == pytest.approx(seconds(ep=1.0), rel=1e-9)
+
+
 @given(st.sampled_from([1.0, 2.0]), st.sampled_from([8.0, 64.0]), st.sampled_from([64.0, 2048.0, 16384.0]))
 def test_overlapped_dispatch_is_booked_once(dispatch_bytes: float, ep: float, samples: float) -> None:
     columns = {"dispatch_bytes": dispatch_bytes, "ep": ep, "samples": samples}

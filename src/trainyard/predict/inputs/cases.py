@@ -91,7 +91,8 @@ class Cases:
     """Groups that the experts of a token come from (node-limited routing, DeepSeek-V3, arXiv:2412.19437, section
     2.1.2)."""
     expert_imbalance: Column
-    """Tokens of the rank whose experts get most of them, over the mean of the ranks; 1: all get as many."""
+    """Tokens of the rank whose experts get most of them, over the mean of the ranks, if `ep` allows it
+    (`rank_imbalance`); 1: all get as many."""
     dispatch_bytes: Column
     """Bytes of a value of a token on its way to its experts; 0: as in the compute dtype."""
     overlaps_dispatch: Column
@@ -247,6 +248,11 @@ class Cases:
         return max(sizes) if all(sizes) else 0
 
     # What follows from the columns
+
+    @property
+    def rank_imbalance(self) -> Column:
+        """`expert_imbalance`, but at most `ep`, with which a single rank gets all tokens."""
+        return np.minimum(self.expert_imbalance, self.ep)
 
     @property
     def dp(self) -> Column:

@@ -163,8 +163,8 @@ _SOFTWARE = {"fsdp": "FSDP", "megatron": "Megatron"}
 def interval_of(model: MachineModel, case: Cases) -> Interval:
     """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, if the network
     between nodes is oversubscribed or collectives choose from more algorithms than rings and trees, if Muon updates its
-    weights, if its machine file has other rates than its device, if few rows or none of its kind of model and software
-    were fitted, or if they are too far from it. All
+    weights, if ranks get unequal numbers of tokens for their experts, if its machine file has other rates than its
+    device, if few rows or none of its kind of model and software were fitted, or if they are too far from it. All
     fitted rows with adapters have them on attention's matrices of dense decoders, in 8 or 16 bits."""
     tuned, kind = model.tuned, kind_of(case)
     if because := _unlike_fitted(model, case):
@@ -201,6 +201,8 @@ def _unlike_fitted(model: MachineModel, case: Cases) -> str:
         return "no training that offloads to host memory was fitted"
     if float(case.muon_iterations[0]):
         return "no training with Muon was fitted"
+    if float(case.rank_imbalance[0]) != 1:
+        return "no training with a stated imbalance of experts was fitted"
     if float(case.quantised[0]):
         return "no training with 4-bit weights was fitted"
     if float(case.mlp_adapters[0]) or float((case.adapters * case.experts)[0]):

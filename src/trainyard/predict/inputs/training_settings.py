@@ -3,7 +3,7 @@ optimizer and when it updates weights, the loss, and offloaded activations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +20,6 @@ from trainyard.predict.time.orthogonalization import ITERATIONS
 from trainyard.units import counted
 from trainyard.words import RECOMPUTE_MODULES
 
-MOST_IMBALANCE = 100.0
 DISPATCH_BYTES = {"float8": 1.0}
 """Format of a token on its way to its experts -> bytes of a value."""
 MOMENT_BYTES = {"bfloat16": 4.0, "float8": 2.0}
@@ -163,9 +162,10 @@ def _check(settings: TrainingSettings, framework: str, model: Model | VisionMode
             f"--moments-dtype {settings.moments_dtype:.60}: there is no such format.",
             nearest(settings.moments_dtype, MOMENT_BYTES),
         )
-    if not 1 <= settings.expert_imbalance <= MOST_IMBALANCE:
+    if isinstance(model, Model) and experts and not 1 <= settings.expert_imbalance <= experts / model.top_k:
         raise BadInput(
-            f"--expert-imbalance {settings.expert_imbalance:g} is not from 1 to {MOST_IMBALANCE:g}.",
+            f"--expert-imbalance {settings.expert_imbalance:g} is not from 1 to {experts / model.top_k:g}: each token "
+            f"of {model.name} goes to {model.top_k} of {experts} experts.",
             "Pass the tokens of the rank whose experts get most of them, divided by the mean over ranks.",
         )
     if settings.dispatch_dtype and settings.dispatch_dtype not in DISPATCH_BYTES:
@@ -181,6 +181,22 @@ def _check(settings: TrainingSettings, framework: str, model: Model | VisionMode
         field = _NEEDS.get(module)
         if field and not getattr(model, field, 0):
             raise BadInput(f"--recompute-modules {module}, but {model.name} has no such module ({field} = 0).")
+
+
+def check_fixed(settings: TrainingSettings, fixed: Mapping[str, int | str]) -> None:
+    """Raises `BadInput` for a setting without effect in all layouts with the `fixed` values of axes."""
+    checkpointing, needs_ep = fixed.get("activation_checkpoint", "selective"), "needs expert parallelism"
+    for flag, is_given, needs, axis in (
+        ("--recompute-modules", settings.recompute_modules and checkpointing != "selective",
+         "applies to selective activation checkpointing", "activation_checkpoint"),
+        ("--overlap-dispatch", settings.overlap_dispatch and checkpointing == "full",
+         "does not apply to layouts that recompute whole layers", "activation_checkpoint"),
+        ("--expert-imbalance", settings.expert_imbalance != 1 and fixed.get("ep") == 1, needs_ep, "ep"),
+        ("--dispatch-dtype", settings.dispatch_dtype and fixed.get("ep") == 1, needs_ep, "ep"),
+        ("--overlap-dispatch", settings.overlap_dispatch and fixed.get("ep") == 1, needs_ep, "ep"),
+    ):  # fmt: skip
+        if is_given:
+            raise BadInput(f"{flag} {needs}, but --fix {axis}={fixed[axis]}.", f"Leave out {flag} or --fix {axis}.")
 
 
 def _check_offloaded_layers(layers: int, framework: str, model: Model | VisionModel) -> None:

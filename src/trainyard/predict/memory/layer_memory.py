@@ -119,7 +119,7 @@ def _kept_activations(cases: Cases, without_recomputed: bool = False) -> KindByt
     routed_tokens = shapes.routed_tokens(cases)  # rows of all experts of a rank
     ffn = cases.moe_ffn_hidden_size / shapes.expert_divided(cases)
     expert_values = (
-        cases.expert_imbalance
+        cases.rank_imbalance
         * routed_tokens
         * kept_share("moe")
         * (

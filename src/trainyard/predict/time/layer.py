@@ -229,7 +229,7 @@ def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) ->
     in the backward pass. The rank whose experts get most tokens receives and returns most. trainyard's own trainer
     sends one copy per expert."""
     members = collective_time.experts(cases, hardware)
-    sent_values = cases.expert_imbalance * shapes.routed_tokens(cases) * shapes.expert_width(cases)  # one copy each
+    sent_values = cases.rank_imbalance * shapes.routed_tokens(cases) * shapes.expert_width(cases)  # one copy each
     dispatch_bytes = np.where(cases.dispatch_bytes > 0, cases.dispatch_bytes, cases.width_bytes)
     # Other frameworks send a token once to each device with one of its experts.
     token_values, reach = sent_values / np.maximum(cases.active_experts, 1.0), expert_routing.reach(cases, members)
@@ -244,7 +244,7 @@ def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) ->
 def time_experts(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """(forward, backward) seconds of the products of the routed experts for a micro-batch. Grouped products of several
     experts are slower than one, and the rank whose experts get most tokens sets the time."""
-    rate_share = np.where(shapes.local_experts(cases) > 1, tuned.grouped, 1.0) / cases.expert_imbalance
+    rate_share = np.where(shapes.local_experts(cases) > 1, tuned.grouped, 1.0) / cases.rank_imbalance
     return products(
         hardware, tuned, shapes.expert_products(cases), cases.low_precision, shapes.all_trained(cases), rate_share
     )
@@ -290,7 +290,7 @@ def layer(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Phase
             matmul[direction] + adapter_slowdown * moe_share * (expert_s[direction] + shared_s[direction])
             for direction in (0, 1)
         ]
-        routed_tokens = cases.expert_imbalance * shapes.routed_tokens(cases)
+        routed_tokens = cases.rank_imbalance * shapes.routed_tokens(cases)
         routed_bytes = routed_tokens * shapes.expert_width(cases) * cases.width_bytes
         route = moe_share * (
             2 * _PERMUTED_WIDTHS * routed_bytes / (hardware.bandwidth * tuned.bandwidth)

@@ -83,7 +83,7 @@ def _modules(cases: Cases, hardware: RankHardware, tuned: Constants, forward: Ph
     if (cases.experts > 0).any():
         shared_s = sum_products(shapes.shared_expert_products(cases))
         activated = np.maximum(routed, is_recomputed(cases, "moe_act") * moe_share)
-        expert_channels = cases.expert_imbalance * cases.active_experts * cases.moe_ffn_hidden_size
+        expert_channels = cases.rank_imbalance * cases.active_experts * cases.moe_ffn_hidden_size
         shared_channels = cases.shared_experts * cases.moe_ffn_hidden_size
         shared = np.maximum(routed, is_recomputed(cases, "shared_experts") * moe_share)
         matmul_s = matmul_s + routed * time_experts(cases, hardware, tuned)[0] + shared * shared_s
