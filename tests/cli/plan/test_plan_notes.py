@@ -217,6 +217,7 @@ def test_settings_of_some_layouts_are_noted_with_these(capsys: pytest.CaptureFix
         (("--expert-imbalance", "2", "--fix", "ep=1"), ("--expert-imbalance", "--fix ep=1")),
         (("--expert-imbalance", "5"), ("from 1 to 4", "2 of 8")),
         (("--expert-imbalance", "0.5"), ("from 1 to 4",)),
+        (("--optimizer", "muon", "--fix", "offload=1"), ("--optimizer muon", "--fix offload=1")),
         (("--recompute-modules", ","), ("--recompute-modules ,", "layernorm")),
     ],
     ids=" ".join,

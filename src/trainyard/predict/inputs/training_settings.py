@@ -194,6 +194,8 @@ def check_fixed(settings: TrainingSettings, fixed: Mapping[str, int | str]) -> N
         ("--expert-imbalance", settings.expert_imbalance != 1 and fixed.get("ep") == 1, needs_ep, "ep"),
         ("--dispatch-dtype", settings.dispatch_dtype and fixed.get("ep") == 1, needs_ep, "ep"),
         ("--overlap-dispatch", settings.overlap_dispatch and fixed.get("ep") == 1, needs_ep, "ep"),
+        ("--optimizer muon", settings.optimizer == "muon" and fixed.get("offload") == 1,
+         "updates weights on the devices", "offload"),
     ):  # fmt: skip
         if is_given:
             raise BadInput(f"{flag} {needs}, but --fix {axis}={fixed[axis]}.", f"Leave out {flag} or --fix {axis}.")
