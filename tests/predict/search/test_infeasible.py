@@ -43,6 +43,16 @@ def test_uneven_parts_need_a_multiple_of_their_devices(tmp_path: Path, capsys: p
     assert missing_values(error, "63 stages", "multiple of 2 devices") == []
 
 
+@pytest.mark.parametrize(("parts", "least"), [("h100:8,a100:8", 2), ("h100:8,a100:16", 3)])
+def test_a_pp_of_fewer_stages_than_parts_is_to_be_left_out(
+    parts: str, least: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refusal(capsys, "llama3-8b", "--machine", parts, "--fix", "pp=1")
+    assert missing_values(error, f"pp must be a multiple of {least}", "Leave out --fix pp") == []
+    allowed = ["plan", "llama3-8b", "--machine", parts, "--batch", "64", "--seq-len", "8192"]
+    assert answer([*allowed, "--fix", f"pp={least}"]) == 0
+
+
 @pytest.mark.parametrize(
     ("names", "unit"), [(("h100", "a100"), "devices"), (("trn2",), "ranks"), (("h100", "trn1"), "ranks")]
 )
