@@ -15,12 +15,15 @@ from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.inputs import cluster_size
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.post_training import decode_cost
 from trainyard.predict.post_training.generation_search import MOST_SIMULATED, EngineOptions, check_engine
 from trainyard.predict.post_training.rollout_defaults import LENGTH_CV, MAX_NUM_SEQS, MEMORY_SHARE
 from trainyard.predict.post_training.rollout_workload import RolloutWorkload
 from trainyard.predict.post_training.step_modes import STEP_INTERVAL, ModeName, RolloutStep, StepPlanner, StepSettings
+from trainyard.predict.post_training.training_phase import update_input
+from trainyard.predict.search import remedies
 from trainyard.report.plans.describe_candidates import name_layout
 from trainyard.report.plans.rollout_plan import (
     GenerationPlan,
@@ -122,11 +125,7 @@ def plan_rollout(
     with progress("Planning generation and training"):
         modes = [*_colocated(planner, target), *_disaggregated(planner, target, generation_ranks)]
     if not any(mode.step_ns for mode in modes):
-        raise BadJob(
-            modes[0].reason,
-            "Pass more --devices, a smaller model, a smaller --max-response-tokens, a larger --memory-share or another "
-            "--generation-tp.",
-        )
+        raise BadJob(modes[0].reason, _suggest_step(planner, target))
     modes.sort(key=lambda mode: mode.step_ns or float("inf"))
     return RolloutPlan(
         model=decoder.name, machine=target.name, device=target.device.name,
@@ -135,6 +134,22 @@ def plan_rollout(
         assumptions=(decode_cost.WEIGHT_BANDWIDTH, decode_cost.CACHE_BANDWIDTH, *planner.machine.tuned.claims),
         calibrated=STEP_INTERVAL.calibrated, limits=_LIMITS,
     )  # fmt: skip
+
+
+def _suggest_step(planner: StepPlanner, machine: Machine) -> str:
+    """The next step if no mode has a step: fixed axes to leave out if no layout of training fits with them."""
+    update = update_input(planner.wanted, planner.workload)
+
+    def count(changed: PlannerInput) -> int:
+        """The number of layouts of training that fit."""
+        return remedies.count_fitting(changed, planner.framework, machine)
+
+    if not count(update) and (step := remedies.leave_out(update, count)):
+        return step
+    return (
+        "Pass more --devices, a smaller model, a smaller --max-response-tokens, a larger --memory-share or another "
+        "--generation-tp."
+    )
 
 
 def _engine_options(max_num_seqs: int, memory_share: float, tp: int | None) -> EngineOptions:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli import one_screen
 from tests.cli.schema_check import valid
+from tests.refused import missing_values
 from trainyard import api
 from trainyard.cli.main import answer
 
@@ -128,6 +129,13 @@ def test_a_cluster_that_nodes_do_not_divide_has_the_colocated_mode_only(capsys: 
 def test_bad_input_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(words) == BAD_INPUT
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_fixed_axes_without_a_layout_are_to_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(rollout("llama3-8b", "--fix", "tp=3", "--fix", "pp=2")) == BAD_INPUT
+    assert missing_values(capsys.readouterr().err, "32 heads % tp 3", "Leave out --fix tp") == []
+    assert answer(rollout("llama3-8b", "--fix", "pp=2", memory_share="0.01")) == BAD_INPUT
+    assert "--fix" not in capsys.readouterr().err
 
 
 def test_named_degrees_and_memory_share_work(capsys: pytest.CaptureFixture[str]) -> None:
