@@ -182,22 +182,29 @@ def require_decoder(model: Model | VisionModel) -> Model:
 
 def _check_split(machine: Machine, ranks: int, generation_ranks: int) -> None:
     """Raises `BadInput` if the requested generation ranks are not whole nodes that leave some for training."""
-    if not generation_ranks:
-        return
     per_node, per_device = machine.ranks_per_node, machine.device.ranks
-    generating, training = generation_ranks // per_device, (ranks - generation_ranks) // per_device
-    if generation_ranks % per_node or ranks % per_node:
-        raise BadInput(
-            f"--generation-devices {generating:,} of {ranks // per_device:,} devices: the disaggregated modes need "
-            f"whole nodes of {machine.per_node} devices for generation and for training.",
-            f"Pass multiples of {machine.per_node}.",
+    if not generation_ranks or (
+        ranks % per_node == generation_ranks % per_node == 0 and per_node <= generation_ranks <= ranks - per_node
+    ):
+        return
+    least, most = machine.per_node, (ranks - per_node) // per_device
+    if cluster_size.max_ranks(machine) < 2 * per_node:
+        next_step = "Leave out --generation-devices: the colocated mode is planned for one node."
+    elif ranks % per_node or most < least:
+        next_step = (
+            f"Pass --devices with a multiple of {least:,} from {2 * least:,} up, or leave out --generation-devices for "
+            "the colocated mode."
         )
-    if training < 1:
-        most = (ranks - per_node) // per_device
-        raise BadInput(
-            f"--generation-devices {generating:,} leaves {counted(training, 'device')} for training.",
-            f"Pass at most {most:,}." if most else f"Pass more --devices than one node has ({machine.per_node}).",
-        )
+    elif most == least:
+        next_step = f"Pass --generation-devices {least:,}."
+    else:
+        next_step = f"Pass --generation-devices with a multiple of {least:,} from {least:,} to {most:,}."
+    raise BadInput(
+        f"--generation-devices {generation_ranks // per_device:,} of {counted(ranks // per_device, 'device')}: the "
+        f"disaggregated modes need whole nodes of {counted(least, 'device')}, at least one for generation and one for "
+        "training.",
+        next_step,
+    )
 
 
 def _colocated(planner: StepPlanner, machine: Machine) -> tuple[RolloutMode, ...]:
