@@ -9,7 +9,9 @@ from typing import Literal
 
 from trainyard import limits
 from trainyard.api.plan_layouts import PlanOptions, check_numbers, load_machine, planner_input_of, refuse_unsupported
+from trainyard.api.plan_notes import input_notes
 from trainyard.api.plan_request import read_request
+from trainyard.api.rollout_notes import rollout_notes
 from trainyard.errors import BadInput, BadJob, UnknownName, nearest
 from trainyard.machine import Machine
 from trainyard.model import Model
@@ -131,6 +133,7 @@ def plan_rollout(
         model=decoder.name, machine=target.name, device=target.device.name,
         devices=wanted.devices // target.device.ranks, framework=runner, constants=planner.machine.tuned.name,
         workload=workload, modes=tuple(modes),
+        notes=(*input_notes(request, wanted, runner, [target]), *rollout_notes(workload, modes, target)),
         assumptions=(decode_cost.WEIGHT_BANDWIDTH, decode_cost.CACHE_BANDWIDTH, *planner.machine.tuned.claims),
         calibrated=STEP_INTERVAL.calibrated, limits=_LIMITS,
     )  # fmt: skip

@@ -141,6 +141,20 @@ def test_fixed_axes_without_a_layout_are_to_be_left_out(capsys: pytest.CaptureFi
     assert "--fix" not in capsys.readouterr().err
 
 
+def test_equal_lengths_idle_devices_and_other_frameworks_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(capsys)["notes"] == []
+    (note,) = planned(capsys, max_response_tokens="1000")["notes"]
+    assert missing_values(note, "1,000 tokens", "--length-cv 0.6") == []
+    assert planned(capsys, max_response_tokens="1000", length_cv="0")["notes"] == []
+    split = planned(capsys, devices="64", generation_devices="56", generation_tp="16")
+    (note,) = split["notes"]  # 64 devices, those of the colocated mode, are four replicas
+    assert missing_values(note, "8 of 56 devices", "3 replicas", "48") == []
+    (note,) = planned(capsys, machine="tpu-v5e", devices="64")["notes"]
+    assert missing_values(note, "Megatron Core does not run on Google TPU v5e") == []
+    assert answer(rollout(machine="tpu-v5e", devices="64")) == 0
+    assert note in " ".join(capsys.readouterr().out.split())
+
+
 def test_named_degrees_and_memory_share_work(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(rollout(generation_tp="3")) == BAD_INPUT
     assert "1, 2, 4, 8, 16" in capsys.readouterr().err
