@@ -70,6 +70,16 @@ def test_megatron_is_suggested_for_adapters_on_devices_it_runs_on(
     assert len(notes_with(capsys, "pass --for megatron", *words)) == count
 
 
+@pytest.mark.parametrize(("devices", "values"), [("250", ["250 of the 256 devices", "16x16"]), ("64", ["has 8x8"])])
+def test_the_slice_of_a_torus_has_its_number_of_devices(
+    devices: str, values: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("tiny", "--machine", "tpu-v5e", "--devices", devices, "--batch", devices, "--seq-len", "128")
+    (note,) = notes_with(capsys, "The job has", *words)
+    assert missing_values(note, *values) == []
+    assert ("of the" in note.partition("The job has")[2]) == (len(values) > 1)
+
+
 def test_every_exception_names_a_known_framework_and_machine() -> None:
     vendors = {machines.load(name).device.vendor for name in machines.known()} | {"cpu"}
     for known in framework_devices.known():
