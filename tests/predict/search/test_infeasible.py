@@ -68,6 +68,16 @@ EIGHT = ("--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "8
     [
         (("llama3-8b", *EIGHT, "--fix", "micro_batch_size=5"), ("64 samples % micro_batch_size 5 = 4",)),
         (("llama3-8b", *EIGHT, "--fix", "interleave=4", "--fix", "pp=1"), ("pp above 1",)),
+        (("llama3-8b", *EIGHT, "--fix", "schedule=1f1b", "--fix", "interleave=2"), ("interleave 1",)),
+        (("llama3-8b", *EIGHT, "--fix", "schedule=zbv", "--fix", "interleave=4"), ("interleave 2",)),
+        (("llama3-8b", *EIGHT, "--fix", "schedule=looped_bfs", "--fix", "interleave=1"), ("interleave above 1",)),
+        (
+            ("llama3-8b", *EIGHT, "--fix", "schedule=zbv", "--fix", "activation_checkpoint=full"),
+            ("splits the backward pass",),
+        ),
+        (("llama3-8b", *EIGHT, "--for", "deepspeed", "--fix", "zero=3", "--fix", "pp=2"), ("ZeRO-1", "ZeRO-2")),
+        (("mixtral-8x7b", *EIGHT, "--for", "deepspeed", "--fix", "ep=8", "--fix", "tp=4"), ("ep is 1",)),
+        (("llama3-8b", *EIGHT, "--for", "torchtitan", "--fix", "zero=1"), ("zero is 2 or 3",)),
         (("llama3-8b", *EIGHT, "--for", "megatron", "--fix", "zero=3"), ("ZeRO-3",)),
         (("llama3-8b", *EIGHT, "--fix", "tp=2", "--fix", "tp=4"), ("--fix tp", "2 and 4")),
         (
