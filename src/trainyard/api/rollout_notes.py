@@ -17,7 +17,7 @@ def rollout_notes(workload: RolloutWorkload, modes: Sequence[RolloutMode], machi
 
 
 def _length_notes(workload: RolloutWorkload) -> list[str]:
-    """A sentence if the maximum length leaves no room for the spread that was requested."""
+    """A sentence if all responses have the maximum length, although a spread was requested."""
     if not workload.length_cv or workload.max_response_tokens > workload.response_tokens:
         return []
     return [

@@ -109,7 +109,7 @@ def _unsupported(wanted: PlannerInput, framework: Framework) -> Iterator[str]:
 
 
 def _joint_causes(wanted: PlannerInput, framework: Framework, unit: str) -> Iterator[str]:
-    """The remainders of several fixed axes together, and what the framework does not support."""
+    """The remainders of several fixed axes together, and the restriction of the framework."""
     for number, counted_unit, axes in (
         (wanted.devices, unit, _RANK_AXES),
         (wanted.samples, "samples", _SAMPLE_AXES),
