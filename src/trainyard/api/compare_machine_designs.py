@@ -68,7 +68,7 @@ def compare_designs(
         print(design.label, design.mean_speedup)
     ```
 
-    Raises `UnknownName` for an unknown machine, model or change, `BadInput` for a factor that is not between 0.01 and
+    Raises `UnknownName` for an unknown machine, model or change, `BadInput` for a factor of 1 or not between 0.01 and
     100, and `BadJob` if no training has a layout. A training without one has a `reason`.
     """
     check_numbers(PlanOptions(devices=devices, batch=batch, seq_len=seq_len))

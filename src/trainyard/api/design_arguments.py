@@ -16,7 +16,7 @@ _MOST_PERCENT = 10_000.0
 
 def read_factors(machine: Machine, texts: Sequence[str]) -> dict[str, float]:
     """Change -> factor of the texts `NAME=FACTOR`, or of all changes that the machine has parts for. Raises `BadInput`
-    as `check_change`, and for a text without a number or a change that is given twice."""
+    as `check_change`, and for a text without a number, a factor of 1 or a change that is given twice."""
     if not texts:
         return {name: _DEFAULT_FACTOR for name in CHANGES if is_applicable(machine, name)}
     factors: dict[str, float] = {}
@@ -25,6 +25,11 @@ def read_factors(machine: Machine, texts: Sequence[str]) -> dict[str, float]:
         if name in factors:
             raise BadInput(f"--change {name} is given twice.", "Run the command once for each factor.")
         check_change(machine, name, factor)
+        if factor == 1:
+            raise BadInput(
+                f"--change {text}: a factor of 1 changes nothing.",
+                f"Pass how many times better the machine is, as --change {name}={_DEFAULT_FACTOR:g}.",
+            )
         factors[name] = factor
     return factors
 

@@ -39,6 +39,12 @@ def with_fabric(machine: Machine, options: Fabric) -> Machine:
             f"--pod-nodes {nodes} needs the ratio of a pod's downlinks to its uplinks.",
             "Pass --oversubscription: 4 for 4:1.",
         )
+    if machine.inter_node is None:
+        raise BadInput(
+            f"--oversubscription {ratio:g} describes the switches between nodes, but {machine.name} has no link "
+            "between nodes ([inter_node]).",
+            "Leave out --oversubscription and --pod-nodes.",
+        )
     claim = Claim(value=ratio, unit="ratio", source="--oversubscription")
     level = SwitchLevel(name="pod", nodes=nodes, oversubscription=claim)
     changed = replace(machine, fabric=(level,))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from trainyard.machine import Machine, SwitchLevel
 from trainyard.predict.inputs import hardware
 from trainyard.predict.time import torus_time
@@ -34,7 +36,11 @@ def _describe_torus(machine: Machine, ranks: int) -> list[str]:
     if machine.intra_node.torus.slices:
         lines = [f"{side:g}" for side, is_closed in zip(sides, closed, strict=True) if side > 1 and not is_closed]
         shape = "x".join(f"{side:g}" for side in sides)
-        job = f" The job has {shape}{', without rings on its sides of ' + ' and '.join(lines) if lines else ''}."
+        slice_devices, devices = round(prod(sides)), ranks // machine.device.ranks
+        held = shape
+        if devices != slice_devices:
+            held = f"{devices:,} of the {slice_devices:,} devices of {shape}, since no slice has {devices:,}"
+        job = f" The job has {held}{', without rings on its sides of ' + ' and '.join(lines) if lines else ''}."
     return [
         f"Network in a node: {machine.intra_node.name}, a {len(sides)}D torus of {machine.intra_node.torus.shape} with "
         f"links of {' and '.join(links)}; ranks fill it in their order, the first axis first.{job}"

@@ -197,7 +197,8 @@ def _search(
     fine_tuning = read_fine_tuning(options.fine_tune, request.model)
     replaces_runner = bool(fine_tuning and fine_tuning.trains_adapters) and not check
     own_framework = adapter_support.DEFAULT if replaces_runner and request.framework == "trainyard" else ""
-    notes = _fine_tuning_notes(fine_tuning, is_replaced=bool(own_framework and not framework))
+    is_replaced = bool(own_framework and not framework)
+    notes = _fine_tuning_notes(fine_tuning, is_replaced, framework_devices.find("megatron", machine) is None)
     framework = framework or own_framework or request.framework
     fine_tuned, training = adapter_support.fine_tuned(framework, fine_tuning), read_training(options.training)
     runner = training_settings.with_settings(fine_tuned, framework, training, request.model)
@@ -236,7 +237,7 @@ def _search(
     is_padded_in_file = configured_cost is not None and framework == "megatron"  # the reader has a note
     notes += [
         *setting_notes(options.training),
-        *input_notes(request, wanted, framework, [machine]),
+        *input_notes(request, wanted, framework, [machine], fine_tuning),
         *(budget_notes(framework, machine, options.tokens) if not check else ()),
         *(_vocabulary_notes(request.model, best.plan.job, runner) if not is_padded_in_file else ()),
         *_shortages(best, machine),
@@ -323,9 +324,11 @@ def _vocabulary_notes(model: Model | VisionModel, job: Job, runner: Framework) -
     return [note] if note else []
 
 
-def _fine_tuning_notes(settings: FineTuning | None, is_replaced: bool = False) -> list[str]:
+def _fine_tuning_notes(
+    settings: FineTuning | None, is_replaced: bool = False, runs_megatron: bool = False
+) -> list[str]:
     """Sentences on what a prediction of a fine-tuning leaves out, and on the framework that it is for if our own runner
-    is replaced (`is_replaced`)."""
+    is replaced (`is_replaced`). `runs_megatron`: whether Megatron Core runs on the devices as it is."""
     if settings is None:
         return []
     notes = []
@@ -334,7 +337,7 @@ def _fine_tuning_notes(settings: FineTuning | None, is_replaced: bool = False) -
     if is_replaced:
         notes.append(
             "trainyard's own runner does not train adapters: the layouts are for DeepSpeed with Hugging Face PEFT."
-            + " For Megatron-Bridge, pass --for megatron." * (settings.method == "lora")
+            + " For Megatron-Bridge, pass --for megatron." * (settings.method == "lora" and runs_megatron)
         )
     return notes
 

@@ -10,16 +10,28 @@ from trainyard.api.plan_request import PlanRequest
 from trainyard.api.training_options import TrainingOptions, given_options
 from trainyard.machine import Machine
 from trainyard.model import Model
-from trainyard.predict.inputs import constant_sets, framework_devices
+from trainyard.predict.inputs import adapter_support, constant_sets, framework_devices
+from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
 
 
-def input_notes(request: PlanRequest, wanted: PlannerInput, framework: str, machines: Sequence[Machine]) -> list[str]:
+def input_notes(
+    request: PlanRequest,
+    wanted: PlannerInput,
+    framework: str,
+    machines: Sequence[Machine],
+    fine_tuning: FineTuning | None = None,
+) -> list[str]:
     """The sentences for a request that is planned for `framework` on `machines`, the kinds of devices."""
+
+    def trains(other: str) -> bool:
+        """Whether another framework trains the model with `fine_tuning`."""
+        return not FRAMEWORKS[other].refuses(request.model) and adapter_support.trains(other, fine_tuning)
+
     notes = [*request.notes, *_context_notes(request, wanted.seq_len)]
     for machine in machines:
-        notes += framework_devices.describe(framework, FRAMEWORKS[framework].display_name, machine)
+        notes += framework_devices.describe(framework, FRAMEWORKS[framework].display_name, machine, trains)
         notes += _rate_notes(machine, FRAMEWORKS[framework].software)
     return notes
 

@@ -9,18 +9,23 @@ from typing import Literal
 
 from trainyard import limits
 from trainyard.api.plan_layouts import PlanOptions, check_numbers, load_machine, planner_input_of, refuse_unsupported
+from trainyard.api.plan_notes import input_notes
 from trainyard.api.plan_request import read_request
+from trainyard.api.rollout_notes import rollout_notes
 from trainyard.errors import BadInput, BadJob, UnknownName, nearest
 from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.inputs import cluster_size
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
+from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.post_training import decode_cost
 from trainyard.predict.post_training.generation_search import MOST_SIMULATED, EngineOptions, check_engine
 from trainyard.predict.post_training.rollout_defaults import LENGTH_CV, MAX_NUM_SEQS, MEMORY_SHARE
 from trainyard.predict.post_training.rollout_workload import RolloutWorkload
 from trainyard.predict.post_training.step_modes import STEP_INTERVAL, ModeName, RolloutStep, StepPlanner, StepSettings
+from trainyard.predict.post_training.training_phase import update_input
+from trainyard.predict.search import remedies
 from trainyard.report.plans.describe_candidates import name_layout
 from trainyard.report.plans.rollout_plan import (
     GenerationPlan,
@@ -122,19 +127,32 @@ def plan_rollout(
     with progress("Planning generation and training"):
         modes = [*_colocated(planner, target), *_disaggregated(planner, target, generation_ranks)]
     if not any(mode.step_ns for mode in modes):
-        raise BadJob(
-            modes[0].reason,
-            "Pass more --devices, a smaller model, a smaller --max-response-tokens, a larger --memory-share or another "
-            "--generation-tp.",
-        )
+        raise BadJob(modes[0].reason, _suggest_step(planner, target))
     modes.sort(key=lambda mode: mode.step_ns or float("inf"))
     return RolloutPlan(
         model=decoder.name, machine=target.name, device=target.device.name,
         devices=wanted.devices // target.device.ranks, framework=runner, constants=planner.machine.tuned.name,
         workload=workload, modes=tuple(modes),
+        notes=(*input_notes(request, wanted, runner, [target]), *rollout_notes(workload, modes, target)),
         assumptions=(decode_cost.WEIGHT_BANDWIDTH, decode_cost.CACHE_BANDWIDTH, *planner.machine.tuned.claims),
         calibrated=STEP_INTERVAL.calibrated, limits=_LIMITS,
     )  # fmt: skip
+
+
+def _suggest_step(planner: StepPlanner, machine: Machine) -> str:
+    """The next step if no mode has a step: fixed axes to leave out if no layout of training fits with them."""
+    update = update_input(planner.wanted, planner.workload)
+
+    def count(changed: PlannerInput) -> int:
+        """The number of layouts of training that fit."""
+        return remedies.count_fitting(changed, planner.framework, machine)
+
+    if not count(update) and (step := remedies.leave_out(update, count)):
+        return step
+    return (
+        "Pass more --devices, a smaller model, a smaller --max-response-tokens, a larger --memory-share or another "
+        "--generation-tp."
+    )
 
 
 def _engine_options(max_num_seqs: int, memory_share: float, tp: int | None) -> EngineOptions:
@@ -167,22 +185,29 @@ def require_decoder(model: Model | VisionModel) -> Model:
 
 def _check_split(machine: Machine, ranks: int, generation_ranks: int) -> None:
     """Raises `BadInput` if the requested generation ranks are not whole nodes that leave some for training."""
-    if not generation_ranks:
-        return
     per_node, per_device = machine.ranks_per_node, machine.device.ranks
-    generating, training = generation_ranks // per_device, (ranks - generation_ranks) // per_device
-    if generation_ranks % per_node or ranks % per_node:
-        raise BadInput(
-            f"--generation-devices {generating:,} of {ranks // per_device:,} devices: the disaggregated modes need "
-            f"whole nodes of {machine.per_node} devices for generation and for training.",
-            f"Pass multiples of {machine.per_node}.",
+    if not generation_ranks or (
+        ranks % per_node == generation_ranks % per_node == 0 and per_node <= generation_ranks <= ranks - per_node
+    ):
+        return
+    least, most = machine.per_node, (ranks - per_node) // per_device
+    if cluster_size.max_ranks(machine) < 2 * per_node:
+        next_step = "Leave out --generation-devices: the colocated mode is planned for one node."
+    elif ranks % per_node or most < least:
+        next_step = (
+            f"Pass --devices with a multiple of {least:,} from {2 * least:,} up, or leave out --generation-devices for "
+            "the colocated mode."
         )
-    if training < 1:
-        most = (ranks - per_node) // per_device
-        raise BadInput(
-            f"--generation-devices {generating:,} leaves {counted(training, 'device')} for training.",
-            f"Pass at most {most:,}." if most else f"Pass more --devices than one node has ({machine.per_node}).",
-        )
+    elif most == least:
+        next_step = f"Pass --generation-devices {least:,}."
+    else:
+        next_step = f"Pass --generation-devices with a multiple of {least:,} from {least:,} to {most:,}."
+    raise BadInput(
+        f"--generation-devices {generation_ranks // per_device:,} of {counted(ranks // per_device, 'device')}: the "
+        f"disaggregated modes need whole nodes of {counted(least, 'device')}, at least one for generation and one for "
+        "training.",
+        next_step,
+    )
 
 
 def _colocated(planner: StepPlanner, machine: Machine) -> tuple[RolloutMode, ...]:

@@ -49,13 +49,31 @@ def test_speedups_are_ratios_of_steps_and_the_mean_is_geometric(capsys: pytest.C
     assert rows["all"]["mean_speedup"] >= rows["matmul"]["mean_speedup"]
 
 
-def test_default_changes_are_all_by_two_and_factor_one_gains_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_changes_are_all_by_two(capsys: pytest.CaptureFixture[str]) -> None:
     rows = by_name(compared(capsys, *TINY))
     assert set(rows) == {*CHANGES, "all"}
     assert rows["all"]["factors"] == dict.fromkeys(CHANGES, 2.0)
-    (row,) = compared(capsys, *TINY, "--change", "matmul=1")["designs"]
-    assert row["mean_speedup"] == 1
-    assert row["steps"][0]["speedup"] == 1
+
+
+def test_changes_that_are_no_gain_are_not_the_largest_gain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(design(*TINY, "--change", "matmul=0.5")) == 0
+    assert "largest gain" not in capsys.readouterr().out
+    assert answer(design(*TINY, "--change", "matmul=0.5", "--change", "memory-bandwidth=2")) == 0
+    assert "largest gain of one change: 2 x memory bandwidth" in " ".join(capsys.readouterr().out.split())
+
+
+def test_picture_is_written_to_svg_files_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "designs.png"
+    assert answer(design(*TINY, "--change", "matmul=2", "--out", str(picture))) == BAD_INPUT
+    assert "designs.svg" in "".join(capsys.readouterr().err.split())
+    assert not picture.exists()
+    assert answer(design(*TINY, "--change", "matmul=2", "--out", str(tmp_path / "DESIGNS.SVG"))) == 0
+
+
+def test_the_suggested_node_size_is_a_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(design(*TINY, "--change", "node-size=1.05")) == BAD_INPUT
+    assert "--change node-size=1.125" in capsys.readouterr().err
+    assert answer(design(*TINY, "--change", "node-size=1.125")) == 0
 
 
 def test_unchanged_step_is_that_of_plan(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,6 +119,7 @@ def test_memory_that_becomes_too_small_leaves_the_mean_unknown(capsys: pytest.Ca
         (*TINY, "--change", "hbm=2"),
         (*TINY, "--change", "matmul"),
         (*TINY, "--change", "matmul=1000"),
+        (*TINY, "--change", "intra-node=1"),
         (*TINY, "--change", "matmul=nan"),
         (*TINY, "--change", "matmul=2", "--change", "matmul=4"),
         (*TINY, "--change", "node-size=1.1"),

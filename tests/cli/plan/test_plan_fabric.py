@@ -61,7 +61,10 @@ def test_flags_equal_a_machine_file_with_the_same_level(capsys: pytest.CaptureFi
         (("--oversubscription", "1e5", "--pod-nodes", "16"), ["100000", "1000"]),
         (("--oversubscription", "4", "--pod-nodes", "1"), ["1", "2"]),
         (("--machine", "h100:8,a100:8", "--oversubscription", "4", "--pod-nodes", "2"), ["h100:8,a100:8"]),
-        (("--machine", "tpu-v5p", "--oversubscription", "4", "--pod-nodes", "2"), ["tpu-v5p", "inter_node"]),
+        (
+            ("--machine", "tpu-v5p", "--oversubscription", "4", "--pod-nodes", "2"),
+            ["tpu-v5p", "inter_node", "Leave out --oversubscription"],
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

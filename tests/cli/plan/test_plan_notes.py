@@ -15,6 +15,7 @@ from trainyard.predict.inputs import constant_sets, framework_devices
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 
 STEP = ("--devices", "8", "--batch", "16", "--seq-len", "128")
+ADAPTERS = ("llama3-8b", "--devices", "8", "--batch", "64", "--seq-len", "4096")
 
 
 def plans(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -50,6 +51,33 @@ def test_a_framework_that_does_not_run_on_the_device_is_noted(
     notes = notes_with(capsys, "run", "tiny", "--machine", machine, "--for", framework, *STEP)
     assert len(notes) == bool(values)
     assert missing_values("".join(notes), *values) == []
+
+
+@pytest.mark.parametrize("framework", ["deepspeed", "megatron"])
+def test_a_framework_that_does_not_train_adapters_is_not_suggested(
+    framework: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    device = (*ADAPTERS, "--machine", "trn2", "--for", framework)
+    assert len(notes_with(capsys, "--for torchtitan", *device)) == 1
+    assert notes_with(capsys, "--for torchtitan", *device, "--fine-tune", "lora") == []
+
+
+@pytest.mark.parametrize(("machine", "count"), [("h100", 1), ("trn2", 0)])
+def test_megatron_is_suggested_for_adapters_on_devices_it_runs_on(
+    machine: str, count: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*ADAPTERS, "--machine", machine, "--fine-tune", "lora")
+    assert len(notes_with(capsys, "pass --for megatron", *words)) == count
+
+
+@pytest.mark.parametrize(("devices", "values"), [("250", ["250 of the 256 devices", "16x16"]), ("64", ["has 8x8"])])
+def test_the_slice_of_a_torus_has_its_number_of_devices(
+    devices: str, values: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("tiny", "--machine", "tpu-v5e", "--devices", devices, "--batch", devices, "--seq-len", "128")
+    (note,) = notes_with(capsys, "The job has", *words)
+    assert missing_values(note, *values) == []
+    assert ("of the" in note.partition("The job has")[2]) == (len(values) > 1)
 
 
 def test_every_exception_names_a_known_framework_and_machine() -> None:

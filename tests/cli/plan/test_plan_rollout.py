@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli import one_screen
 from tests.cli.schema_check import valid
+from tests.refused import missing_values
 from trainyard import api
 from trainyard.cli.main import answer
 
@@ -106,9 +107,12 @@ def test_a_cluster_that_nodes_do_not_divide_has_the_colocated_mode_only(capsys: 
         (rollout(max_response_tokens="999"), "less than the mean length"),
         (rollout(samples="0"), "--samples 0 must be at least 1"),
         (rollout(prompts="999999999999"), "samples a step"),
-        (rollout(generation_devices="5"), "whole nodes of 8 devices"),
-        (rollout(generation_devices="16"), "leaves 0 devices for training"),
-        (rollout(devices="12", generation_devices="8"), "whole nodes of 8 devices"),
+        (rollout(generation_devices="5"), "Pass --generation-devices 8."),
+        (rollout(generation_devices="16"), "Pass --generation-devices 8."),
+        (rollout(devices="64", generation_devices="12"), "a multiple of 8 from 8 to 56"),
+        (rollout(devices="12", generation_devices="8"), "Pass --devices with a multiple of 8 from 16"),
+        (rollout(devices="8", generation_devices="4"), "Pass --devices with a multiple of 8 from 16"),
+        (rollout(machine="tpu-v5e", devices="64", generation_devices="32"), "Leave out --generation-devices"),
         (rollout(max_num_seqs="0"), "--max-num-seqs 0"),
         (rollout(memory_share="1.5"), "--memory-share 1.5"),
         (rollout(memory_share="0.01"), "does not fit for generation at any tp"),
@@ -128,6 +132,27 @@ def test_a_cluster_that_nodes_do_not_divide_has_the_colocated_mode_only(capsys: 
 def test_bad_input_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(words) == BAD_INPUT
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_fixed_axes_without_a_layout_are_to_be_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(rollout("llama3-8b", "--fix", "tp=3", "--fix", "pp=2")) == BAD_INPUT
+    assert missing_values(capsys.readouterr().err, "32 heads % tp 3", "Leave out --fix tp") == []
+    assert answer(rollout("llama3-8b", "--fix", "pp=2", memory_share="0.01")) == BAD_INPUT
+    assert "--fix" not in capsys.readouterr().err
+
+
+def test_equal_lengths_idle_devices_and_other_frameworks_are_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert planned(capsys)["notes"] == []
+    (note,) = planned(capsys, max_response_tokens="1000")["notes"]
+    assert missing_values(note, "1,000 tokens", "--length-cv 0.6") == []
+    assert planned(capsys, max_response_tokens="1000", length_cv="0")["notes"] == []
+    split = planned(capsys, devices="64", generation_devices="56", generation_tp="16")
+    (note,) = split["notes"]  # 64 devices, those of the colocated mode, are four replicas
+    assert missing_values(note, "8 of 56 devices", "3 replicas", "48") == []
+    (note,) = planned(capsys, machine="tpu-v5e", devices="64")["notes"]
+    assert missing_values(note, "Megatron Core does not run on Google TPU v5e") == []
+    assert answer(rollout(machine="tpu-v5e", devices="64")) == 0
+    assert note in " ".join(capsys.readouterr().out.split())
 
 
 def test_named_degrees_and_memory_share_work(capsys: pytest.CaptureFixture[str]) -> None:

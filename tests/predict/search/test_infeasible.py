@@ -43,6 +43,16 @@ def test_uneven_parts_need_a_multiple_of_their_devices(tmp_path: Path, capsys: p
     assert missing_values(error, "63 stages", "multiple of 2 devices") == []
 
 
+@pytest.mark.parametrize(("parts", "least"), [("h100:8,a100:8", 2), ("h100:8,a100:16", 3)])
+def test_a_pp_of_fewer_stages_than_parts_is_to_be_left_out(
+    parts: str, least: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = refusal(capsys, "llama3-8b", "--machine", parts, "--fix", "pp=1")
+    assert missing_values(error, f"pp must be a multiple of {least}", "Leave out --fix pp") == []
+    allowed = ["plan", "llama3-8b", "--machine", parts, "--batch", "64", "--seq-len", "8192"]
+    assert answer([*allowed, "--fix", f"pp={least}"]) == 0
+
+
 @pytest.mark.parametrize(
     ("names", "unit"), [(("h100", "a100"), "devices"), (("trn2",), "ranks"), (("h100", "trn1"), "ranks")]
 )
@@ -58,6 +68,16 @@ EIGHT = ("--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "8
     [
         (("llama3-8b", *EIGHT, "--fix", "micro_batch_size=5"), ("64 samples % micro_batch_size 5 = 4",)),
         (("llama3-8b", *EIGHT, "--fix", "interleave=4", "--fix", "pp=1"), ("pp above 1",)),
+        (("llama3-8b", *EIGHT, "--fix", "schedule=1f1b", "--fix", "interleave=2"), ("interleave 1",)),
+        (("llama3-8b", *EIGHT, "--fix", "schedule=zbv", "--fix", "interleave=4"), ("interleave 2",)),
+        (("llama3-8b", *EIGHT, "--fix", "schedule=looped_bfs", "--fix", "interleave=1"), ("interleave above 1",)),
+        (
+            ("llama3-8b", *EIGHT, "--fix", "schedule=zbv", "--fix", "activation_checkpoint=full"),
+            ("splits the backward pass",),
+        ),
+        (("llama3-8b", *EIGHT, "--for", "deepspeed", "--fix", "zero=3", "--fix", "pp=2"), ("ZeRO-1", "ZeRO-2")),
+        (("mixtral-8x7b", *EIGHT, "--for", "deepspeed", "--fix", "ep=8", "--fix", "tp=4"), ("ep is 1",)),
+        (("llama3-8b", *EIGHT, "--for", "torchtitan", "--fix", "zero=1"), ("zero is 2 or 3",)),
         (("llama3-8b", *EIGHT, "--for", "megatron", "--fix", "zero=3"), ("ZeRO-3",)),
         (("llama3-8b", *EIGHT, "--fix", "tp=2", "--fix", "tp=4"), ("--fix tp", "2 and 4")),
         (

@@ -43,9 +43,10 @@ def command(
     Exit codes: 0 at least one training fits the machine, 2 bad input, or no training fits.
     """
     from trainyard import api
-    from trainyard.cli.plan.print_designs import print_designs
+    from trainyard.cli.plan.print_designs import check_picture, print_designs
     from trainyard.cli.support.output import busy
 
+    check_picture(out)
     result = api.compare_designs(
         models, machine=machine, devices=devices, batch=batch, seq_len=seq_len, changes=changes,
         price_changes=price_changes, framework=framework, progress=busy,

@@ -6,9 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.cli.support.output import console, print_json, say
+from trainyard.errors import BadInput
 
 if TYPE_CHECKING:
     from trainyard.report.plans.design_comparison import DesignComparison
+
+
+def check_picture(out: Path | None) -> None:
+    """Raises `BadInput` for a name whose suffix is that of another format than SVG."""
+    if out is not None and out.suffix and out.suffix.lower() != ".svg":
+        raise BadInput(
+            f"--out {out}: the picture is an SVG file, not {out.suffix}.", f"Pass --out {out.with_suffix('.svg')}."
+        )
 
 
 def print_designs(result: DesignComparison, out: Path | None, *, full: bool, as_json: bool) -> None:

@@ -27,6 +27,6 @@ def print_rollout(result: RolloutPlan, *, full: bool, as_json: bool) -> None:
         print_table(table, screen)
     for sentence in rollout_tables.reasons(result):
         screen.print(f"\n{sentence}", markup=False)
-    screen.print("\n" + "\n".join(result.limits), markup=False)
+    screen.print("\n" + "\n".join((*result.notes, *result.limits)), markup=False)
     if not full:
         screen.print(*next_steps((NextStep("--full", "the constants with their sources"),), screen.width), sep="\n")

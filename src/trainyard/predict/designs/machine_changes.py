@@ -8,6 +8,7 @@ its former source.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import ceil, floor
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -67,11 +68,13 @@ def check_change(machine: Machine, name: str, factor: float) -> None:
             f"{machine.name} has no link between nodes, so {name} cannot be changed.",
             f"Leave out --change {name}.",
         )
-    if name == "node-size" and machine.per_node * factor % 1:
-        nearest_factor = max(1, round(machine.per_node * factor)) / machine.per_node
+    devices = machine.per_node * factor
+    if name == "node-size" and devices % 1:
+        counts = {floor(devices), ceil(devices), machine.per_node + 1} - {0, machine.per_node}
+        nearest_devices = min(counts, key=lambda count: abs(count - devices))
         raise BadInput(
-            f"{factor:g} x {machine.per_node} devices per node is {machine.per_node * factor:g}, not a whole number.",
-            f"Use --change node-size={nearest_factor}.",
+            f"{factor:g} x {machine.per_node} devices per node is {devices:g}, not a whole number.",
+            f"Use --change node-size={nearest_devices / machine.per_node}.",
         )
 
 

@@ -147,25 +147,25 @@ def _explain_indivisible(wanted: PlannerInput, parts: tuple[FleetPart, ...], fra
     max_ranks, layers = fleet.max_stage_ranks(parts), wanted.model.layers
     part_names = " and ".join(str(part) for part in parts)
     pp = wanted.fixed.get("pp")
+    step = remedies.leave_out(
+        wanted, lambda changed: _count_if_any_fits(changed, parts, framework)
+    ) or _suggest_multiple(wanted, parts)
     if pp and wanted.devices % pp == 0 and max_ranks % (wanted.devices // pp):
         ranks = wanted.devices // pp
         part = next(part for part in parts if part.ranks % ranks)
         return (
             f"pp {pp} makes stages of {ranks:,} ranks, which do not divide the {part.ranks:,} of {part.machine.name}: "
-            f"{part.ranks:,} % {ranks:,} = {part.ranks % ranks:,}.",
-            _suggest_multiple(wanted, parts),
+            f"{part.ranks:,} % {ranks:,} = {part.ranks % ranks:,}. pp must be a multiple of "
+            f"{wanted.devices // max_ranks:,}.",
+            step,
         )
     if wanted.devices // max_ranks > layers:
         return (
             f"{part_names} divide into whole stages of at most {max_ranks:,} ranks, which makes "
             f"{wanted.devices // max_ranks:,} stages for {layers} layers.",
-            _suggest_multiple(wanted, parts),
+            step,
         )
-    message = infeasible.explain_no_layout(wanted, framework, _unit_of_parts(parts), some_divide=False)
-    return message, (
-        remedies.leave_out(wanted, lambda changed: _count_if_any_fits(changed, parts, framework))
-        or _suggest_multiple(wanted, parts)
-    )
+    return infeasible.explain_no_layout(wanted, framework, _unit_of_parts(parts), some_divide=False), step
 
 
 def _count_if_any_fits(wanted: PlannerInput, parts: tuple[FleetPart, ...], framework: Framework) -> int:

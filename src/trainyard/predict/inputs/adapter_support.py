@@ -23,27 +23,37 @@ _PEFT_MODULES = {
 _MEGATRON_MODULES = {"attention": ("linear_qkv", "linear_proj"), "mlp": ("linear_fc1", "linear_fc2")}
 
 
+def trains(name: str, settings: FineTuning | None) -> bool:
+    """Whether the framework `name` fine-tunes with `settings`; True without them."""
+    if settings is None or not settings.trains_adapters:
+        return True
+    return name == "deepspeed" or (name == "megatron" and settings.method == "lora")
+
+
 def fine_tuned(name: str, settings: FineTuning | None) -> Framework:
     """The framework `name` as it fine-tunes with `settings`; as it is without them, or if all weights are trained.
     Raises `BadInput` if it does not train such adapters."""
     framework = FRAMEWORKS[name]
     if settings is None or not settings.trains_adapters:
         return framework
+    if not trains(name, settings):
+        raise BadInput(*_explain_untrained(name, settings))
     if name == "deepspeed":
         reason = "trains adapters with data parallelism only, whose ranks the batch must divide"
         return _with_adapters(framework, settings, split=True, allows=_peft_allows, notes=_peft_notes, reason=reason)
-    if name == "megatron" and settings.method == "lora":
-        reason = f"splits adapters over tp, which must divide --lora-rank {settings.rank}"
-        return _with_adapters(
-            framework, settings, split=False, allows=_bridge_allows, notes=_bridge_notes, reason=reason
-        )
+    reason = f"splits adapters over tp, which must divide --lora-rank {settings.rank}"
+    return _with_adapters(framework, settings, split=False, allows=_bridge_allows, notes=_bridge_notes, reason=reason)
+
+
+def _explain_untrained(name: str, settings: FineTuning) -> tuple[str, str]:
+    """(message, next step) if the framework `name` does not train adapters with `settings`."""
     reason = (
         "Megatron-Bridge keeps frozen weights in the compute dtype, not in NF4"
         if name == "megatron"
-        else f"{framework.display_name} does not train adapters"
+        else f"{FRAMEWORKS[name].display_name} does not train adapters"
     )
     others = "" if settings.method == "qlora" else " or --for megatron (Megatron-Bridge)"
-    raise BadInput(
+    return (
         f"--fine-tune {settings.method} for {name}: {reason}.",
         f"Search layouts with trainyard plan --for deepspeed (Hugging Face PEFT){others}.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
 
@@ -56,9 +57,10 @@ def runs(framework: str, machine: Machine) -> bool:
     return exception is None or exception.runs
 
 
-def describe(framework: str, display_name: str, machine: Machine) -> list[str]:
-    """A sentence if a framework does not run on a machine, or only another version of it. `display_name`: of the
-    framework in sentences."""
+def describe(framework: str, display_name: str, machine: Machine, trains: Callable[[str], bool]) -> list[str]:
+    """A sentence if a framework does not run on a machine, or only another version of it, with the framework to use
+    instead if it trains the job. `display_name`: of the framework in sentences; `trains`: whether a framework trains
+    the job."""
     exception = find(framework, machine)
     if exception is None:
         return []
@@ -72,4 +74,5 @@ def describe(framework: str, display_name: str, machine: Machine) -> list[str]:
             f"{name} does not run on {device}: {exception.note} {origin}. The plan is for a port of it with the same "
             "layouts and memory."
         )
-    return [note + f" Or pass --for {exception.instead}." * bool(exception.instead)]
+    instead = exception.instead
+    return [note + f" Or pass --for {instead}." if instead and trains(instead) else note]

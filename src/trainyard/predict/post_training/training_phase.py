@@ -52,12 +52,9 @@ def plan_training(
 ) -> TrainingPhase:  # fmt: skip
     """The fastest training of a step on `wanted.devices` ranks. `wanted`: the model, ranks, dtype and fixed axes; its
     batch is replaced. `refuses`: raises `BadJob` for a job that cannot be run. Raises `BadJob` if no layout fits."""
-    row_tokens = -(-workload.longest // _ROW_MULTIPLE) * _ROW_MULTIPLE
-    update_tokens = workload.tokens / workload.updates
-    rows = _divisible_rows(-(-update_tokens // row_tokens), wanted.devices)
-    cost = fastest(
-        wanted._replace(samples=rows, seq_len=row_tokens), machine, framework, NO_BUDGET, refuses
-    )  # fmt: skip
+    update = update_input(wanted, workload)
+    rows, row_tokens = update.samples, update.seq_len
+    cost = fastest(update, machine, framework, NO_BUDGET, refuses)
     squares = workload.mean_square_tokens() * workload.sequences / workload.updates
     attention_share = min(1.0, squares / (rows * row_tokens**2))
     update_ns, forward_ns = _split(cost, attention_share)
@@ -67,6 +64,14 @@ def plan_training(
         row_tokens=row_tokens, attention_share=attention_share,
         state_bytes=memory["parameter"] + memory["optimizer_state"], weight_bytes=memory["parameter"],
     )  # fmt: skip
+
+
+def update_input(wanted: PlannerInput, workload: RolloutWorkload) -> PlannerInput:
+    """`wanted` with the rows of an optimizer update as its batch."""
+    row_tokens = -(-workload.longest // _ROW_MULTIPLE) * _ROW_MULTIPLE
+    update_tokens = workload.tokens / workload.updates
+    rows = _divisible_rows(-(-update_tokens // row_tokens), wanted.devices)
+    return wanted._replace(samples=rows, seq_len=row_tokens)
 
 
 def _split(cost: LayoutCost, attention_share: float) -> tuple[float, float]:

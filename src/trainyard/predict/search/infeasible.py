@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from trainyard.errors import BadJob
 from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.inputs import layout_space
@@ -23,6 +24,10 @@ _RANK_AXES = ("tp", "cp", "pp", "dp_shard", "dp_replicate")
 """Axes whose degrees have the number of ranks as their product."""
 _SAMPLE_AXES = ("dp_shard", "dp_replicate", "micro_batch_size")
 """Axes whose product divides the samples of a step."""
+_STAGES_OF_V = 2
+"""Stages per rank of the schedules `V_SHAPED`."""
+_ZERO_OF_WEIGHTS = 3
+"""The ZeRO stage that shards weights."""
 _USUAL_DTYPE = "bfloat16"
 """The compute dtype that messages do not mention, since every framework supports it in all layouts."""
 
@@ -33,7 +38,7 @@ def explain_no_layout(
     """The message if `framework` supports no layout of `wanted`, with the remainder of each fixed axis that does not
     divide. `some_divide`: some layouts divide ranks, model and batch evenly; `unit`: as from `unit_of_ranks`."""
     fixed = _describe_fixed(wanted.fixed)
-    causes = "; ".join(_causes(wanted, framework, unit))
+    causes = "; ".join(_causes(wanted, framework, unit) or (_unsupported(wanted, framework) if some_divide else []))
     if some_divide:
         in_dtype = f" in {wanted.dtype}" * (wanted.dtype != _USUAL_DTYPE)
         reason = (
@@ -65,13 +70,46 @@ def _describe_fixed(fixed: Mapping[str, int]) -> str:
     return " and ".join(f"{axis} = {value}" for axis, value in layout_space.fixed_in_words(fixed).items())
 
 
-def _causes(wanted: PlannerInput, framework: Framework, unit: str) -> Iterator[str]:
+def _causes(wanted: PlannerInput, framework: Framework, unit: str) -> list[str]:
     """Reasons for which fixed axes have no layout: the remainder of each axis; without one, those of several axes
     together."""
     causes = [cause for axis, value in wanted.fixed.items() if (cause := _cause(wanted, framework, unit, axis, value))]
-    yield from causes
-    if causes:
+    return causes or [*_contradictions(wanted.fixed), *_joint_causes(wanted, framework, unit)]
+
+
+def _contradictions(fixed: Mapping[str, int]) -> Iterator[str]:
+    """Reasons for which no framework has two fixed axes together."""
+    schedule = schedules.SCHEDULES[fixed["schedule"]] if "schedule" in fixed else ""
+    interleave = fixed.get("interleave")
+    if interleave and schedule in schedules.ONE_STAGE and interleave > 1:
+        yield f"{schedule} has one stage per rank (interleave 1)"
+    if interleave and schedule in schedules.V_SHAPED and interleave != _STAGES_OF_V:
+        yield f"{schedule} has {_STAGES_OF_V} stages per rank (interleave {_STAGES_OF_V})"
+    if interleave == 1 and schedule in ("interleaved", "looped_bfs"):
+        yield f"{schedule} has several stages per rank (interleave above 1)"
+    if fixed.get("zero") == _ZERO_OF_WEIGHTS and fixed.get("pp", 1) > 1:
+        yield "with a pipeline (pp above 1), only ZeRO-1 and ZeRO-2 are planned"
+    if schedule in schedules.SPLIT and fixed.get("activation_checkpoint"):
+        yield f"{schedule} splits the backward pass, which is planned without activation checkpointing"
+
+
+def _unsupported(wanted: PlannerInput, framework: Framework) -> Iterator[str]:
+    """Each fixed axis whose value the framework supports in no layout, with the values that it supports."""
+    try:
+        supported = framework.layouts(wanted._replace(fixed={}))
+    except BadJob:  # more than can be searched
         return
+    if not len(supported):
+        return
+    for axis, value in wanted.fixed.items():
+        values = np.unique(supported.columns[axis]).tolist()
+        if value not in values:
+            words = (str(layout_space.fixed_in_words({axis: int(each)})[axis]) for each in values)
+            yield f"{axis} is {' or '.join(words)} in all layouts that it supports"
+
+
+def _joint_causes(wanted: PlannerInput, framework: Framework, unit: str) -> Iterator[str]:
+    """The remainders of several fixed axes together, and the restriction of the framework."""
     for number, counted_unit, axes in (
         (wanted.devices, unit, _RANK_AXES),
         (wanted.samples, "samples", _SAMPLE_AXES),

@@ -68,11 +68,13 @@ class DesignComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        """The change with the largest mean speed-up."""
+        """The change with the largest mean speed-up, if it is one."""
         single = [design for design in self.designs if design.name != ALL and design.mean_speedup is not None]
         if not single:
             return f"No change of {self.machine} has a step for every training."
         best = single[0]
+        if (best.mean_speedup or 0.0) <= 1:
+            return "No single change makes the steps faster on average."
         return f"The largest gain of one change: {best.label}, {show_gain(best.mean_speedup)} % on average."
 
 

@@ -86,7 +86,8 @@ class RolloutMode(msgspec.Struct, frozen=True, kw_only=True):
 class RolloutPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The modes of a step, the fastest first, those without a step last. `device`: the full name of the machine's;
     `constants`: the set of fitted constants; `assumptions`: those of generation, with their sources. `calibrated`:
-    whether the interval comes from measurements. `limits`: sentences on what is not predicted."""
+    whether the interval comes from measurements. `limits`: sentences on what is not predicted; `notes`: on the inputs
+    and on idle devices."""
 
     schema: Literal["trainyard/rollout/1"] = SCHEMA
     model: str
@@ -100,6 +101,7 @@ class RolloutPlan(msgspec.Struct, frozen=True, kw_only=True):
     assumptions: tuple[Claim, ...]
     calibrated: bool
     limits: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def best(self) -> RolloutMode:
