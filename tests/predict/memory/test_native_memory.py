@@ -76,6 +76,10 @@ def predicted(job, rank=0):
         ({"pp": 2}, {"schedule": "gpipe", "micro": 3}),
         ({"pp": 2, "interleave": 2}, {"schedule": "looped_bfs", "micro": 4}),
         ({"dp_shard": 4, "ep": 4}, {"model": EXPERTS, "micro": 2}),
+        (
+            {"dp_shard": 4, "zero": 2, "pp": 2, "interleave": 2, "ep": 2},
+            {"model": EXPERTS, "schedule": "interleaved", "micro": 4, "activation_checkpoint": "selective"},
+        ),
     ],
     ids=str,
 )
