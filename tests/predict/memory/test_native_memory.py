@@ -123,6 +123,19 @@ def test_recipe_without_fake_run_is_refused(how, value):
         held_memory.measure_rank(a_job({"dp_shard": 2}, **how), 0)
 
 
+@pytest.mark.parametrize(
+    ("stderr", "expected"),
+    [
+        ("Traceback\n  File x\nValueError: a\n", "ValueError: a"),
+        ("[rank0]: x.AnError: a: b\n\n[rank0]: RuntimeError: \n[rank0]:   Input: 1\n[rank0]: \n", "x.AnError: a: b"),
+        ("[rank3]: Killed\n[rank3]:\n\n", "Killed"),
+        ("[rank0]:\n", "no error message"),
+    ],
+)  # fmt: skip
+def test_error_of_a_failed_fake_run_has_a_message(stderr, expected):
+    assert held_memory.find_error(stderr) == expected
+
+
 def test_without_torch_the_error_names_it(monkeypatch):
     monkeypatch.setattr(held_memory, "find_spec", lambda name: None if name == "torch" else find_spec(name))
     with refused(MissingLibrary, "pip install torch"):
