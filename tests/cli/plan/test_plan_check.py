@@ -95,3 +95,15 @@ def test_checked_file_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixt
         assert answer(["plan", "check", str(path), "--machine", "h100", "--out", str(tmp_path / out)]) == 2
         assert missing_values(capsys.readouterr().err, out) == []
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("setting", ["dtype = 'float8'", "offload = true"])
+def test_job_without_simulated_run_is_predicted_with_a_note(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(_JOB.format(layout="dp_shard = 8", model="vocab = 256", recipe=setting), "utf-8")
+    assert answer(["plan", "check", str(path), "--machine", "h100", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.get("exact_bytes", {}) == {}
+    assert sum(setting in note for note in document["notes"]) == 1

@@ -41,6 +41,16 @@ def representative_ranks(job: Job) -> list[int]:
     return sorted({0, layout.ranks - layout.ranks // layout.pp})
 
 
+def uncounted_setting(job: Job) -> str:
+    """The setting for which no fake run counts the memory of the job, with the reason; empty if one does: fake tensors
+    have no values and one kind of memory."""
+    if job.recipe.offload:
+        return "offload = true at $.recipe: a simulated run does not distinguish host memory from device memory."
+    if job.recipe.dtype == "float8":
+        return "dtype = 'float8' at $.recipe: a simulated run has no values to scale."
+    return ""
+
+
 def measure_rank(job: Job, rank: int) -> RankMemory:
     """Measures the memory of rank `rank` of the job in a separate process. Raises `BadJob` if the job cannot run with
     fake tensors, `MissingLibrary` without torch."""
