@@ -408,8 +408,9 @@ def test_deepspeed_file() -> None:
         (),
         (),
     )
-    variant = speed(new_thing={"deep": 1}, sequence_parallel_size=4, zero_optimization={"stage": 2})
-    assert variant.ignored == ("new_thing.deep",)
+    more = {"new_thing": {"deep": 1}, "bf16_": 1, "use_data_before_expert_parallelism": True}
+    variant = speed(**more, sequence_parallel_size=4, zero_optimization={"stage": 2})
+    assert set(variant.ignored) == {"new_thing.deep", "bf16_", "use_data_before_expert_parallelism"}
     assert (variant.job.layout.cp, variant.job.layout.cp_method, variant.job.layout.dp_shard) == (4, "ulysses", 4)
     assert variant.approximated[0].startswith("no zero_optimization.overlap_comm: ")
     for keys in ({"offload_optimizer": {"device": "cpu", "pin_memory": True}}, {"cpu_offload": True}):
@@ -494,7 +495,12 @@ def test_two_deepspeed_batch_sizes_give_the_third(micro_batch_size: int, accumul
         ({"train_batch_size": 100}, BadInput,
          ["train_batch_size 100", "micro-batch 2 x accumulation 8 x 16 ranks", 256]),
         ({"train_batch_size": 100, "gradient_accumulation_steps": "-"}, BadInput,
-         ["train_batch_size 100", "accumulation 3 x 16 ranks", 96]),
+         ["train_batch_size 100 % (train_micro_batch_size_per_gpu 2 x 16 ranks of data parallelism) = 4", 32]),
+        ({"train_batch_size": 8, "gradient_accumulation_steps": "-"}, BadInput, ["train_batch_size 8", "= 8", 32]),
+        ({"train_batch_size": 100, "train_micro_batch_size_per_gpu": "-"}, BadInput,
+         ["gradient_accumulation_steps 8 x 16 ranks", "= 100", 128]),
+        ({"bf16": "-", "bf61": {"enabled": True}}, BadFile, ["bf61", "'bf16'"]),
+        ({"zero_optimization": "-", "zero_optimisation": {"stage": 3}}, BadFile, ["'zero_optimization'"]),
         ({"train_micro_batch_size_per_gpu": 1.5}, BadFile, ["train_micro_batch_size_per_gpu = 1.5"]),
         ({"train_micro_batch_size_per_gpu": "-", "gradient_accumulation_steps": "-"}, BadFile,
          ["train_batch_size", "train_micro_batch_size_per_gpu"]),
