@@ -713,11 +713,11 @@ def test_framework_configuration_is_checked_as_is(
 @pytest.mark.parametrize(
     ("arguments", "code", "values"),
     [
-        (("ds.json", *H), "bad-input", ["ds.json: MODEL"]),
+        (("ds.json", *H), "bad-input", ["ds.json", "--model MODEL", "plan check"]),
         ((*H,), "bad-input", ["No model", "trainyard plan list"]),
-        (("check", "ds.json", *H), "bad-input", ["ds.json: MODEL", "plan check"]),
-        (("check", "ds.json", "--model", "llama3-8b", *H), "bad-input", ["ds.json: --devices"]),
-        (("check", "ds.json", "--model", "llama3-8b", "--devices", "8", *H), "bad-input", ["ds.json: --seq-len"]),
+        (("check", "ds.json", *H), "bad-input", ["ds.json", "--model MODEL --devices N --seq-len N"]),
+        (("check", "ds.json", "--model", "llama3-8b", *H), "bad-input", ["ds.json", "Add --devices N --seq-len N"]),
+        (("check", "ds.json", "--model", "llama3-8b", "--devices", "8", *H), "bad-input", ["ds.json", "Add --seq-len N"]),
         (("check", "titan.toml", *H), "bad-input",
          ["titan.toml", "parallelism.data_parallel_shard_degree", "--devices"]),
         (("check", "titan.toml", "--devices", "64", "--batch", "3", *H), "bad-input", ["--batch 3", "titan.toml", 64]),

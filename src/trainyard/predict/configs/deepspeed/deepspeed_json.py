@@ -35,10 +35,15 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
     keys = ConfigKeys(flat(document), where)
     if arguments.model and arguments.devices and arguments.seq_len:
         return _DeepSpeedReader(keys, arguments.model, arguments.devices, arguments.seq_len).job()
-    missing = "MODEL" if not arguments.model else "--devices" if not arguments.devices else "--seq-len"
+    given = {
+        "--model MODEL": arguments.model,
+        "--devices N": arguments.devices,
+        "--seq-len N": arguments.seq_len,
+    }
     raise BadInput(
-        f"{where}: {missing} is not given, and a DeepSpeed file does not contain it.",
-        f"trainyard plan check {where} --model MODEL --devices N --seq-len N",
+        f"{where} is a DeepSpeed file, which contains neither the model nor the devices nor the sequence length.",
+        f"Add {' '.join(flag for flag, value in given.items() if not value)} to trainyard plan check {where}, which "
+        "also needs --machine.",
     )
 
 
