@@ -14,6 +14,7 @@ from trainyard.formats import json_objects
 from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.predict.configs import divisible_sizes
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.deepspeed import deepspeed_keys
 from trainyard.recipe import Recipe
@@ -114,6 +115,7 @@ class _DeepSpeedReader:
         cp = keys.integer("sequence_parallel_size", 1)
         experts = keys.flag("expert_parallel.enabled")
         ep = keys.integer("expert_parallel.autoep_size", 1)
+        divisible_sizes.check_tensor_parallelism(self.model, tp, self.where)
         if self.devices % (tp * pp * cp):
             raise BadInput(
                 f"{self.where}: {self.devices} devices % (tensor {tp} x pipeline {pp} x sequence {cp}) = "
