@@ -188,9 +188,10 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
     return near(name, known_names) or (f"Known: {', '.join(known_names)}." if known_names else "None is known.")
 
 
-def near(name: str, known_names: Iterable[str]) -> str:
-    """The suggestion for an unknown name: `Did you mean 'heads'?`, or an empty string if no known name is similar."""
+def near(name: str, known_names: Iterable[str], cutoff: float = 0.6) -> str:
+    """The suggestion for an unknown name: `Did you mean 'heads'?`, or an empty string if no known name is similar.
+    `cutoff`: the least similarity, `difflib`'s ratio."""
     from difflib import get_close_matches  # rarely needed, and slow to import
 
-    close = get_close_matches(name, sorted(known_names), n=1, cutoff=0.6)
+    close = get_close_matches(name, sorted(known_names), n=1, cutoff=cutoff)
     return f"Did you mean {close[0]!r}?" if close else ""

@@ -245,13 +245,16 @@ def _search(
     ]
     collectives = predict_collectives(best.plan.job) if check and framework == "trainyard" else ()
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run
-    if check and framework == "trainyard" and not best.host_bytes:
-        try:
-            job = best.plan.job
-            sampled_ranks = held_memory.representative_ranks(job)
-            allocated_bytes = {rank: held_memory.measure_rank(job, rank).peak for rank in sampled_ranks}
-        except MissingLibrary as missing:
-            notes.append(str(missing))
+    if check and framework == "trainyard":
+        job = best.plan.job
+        if setting := held_memory.uncounted_setting(job):
+            notes.append(f"The memory is predicted, and not counted: {setting}")
+        elif not best.host_bytes:
+            try:
+                sampled_ranks = held_memory.representative_ranks(job)
+                allocated_bytes = {rank: held_memory.measure_rank(job, rank).peak for rank in sampled_ranks}
+            except MissingLibrary as missing:
+                notes.append(str(missing))
     return plans_file.from_search(
         result, machine, devices=wanted.devices // machine.device.ranks, budget=budget, scaling=other_device_counts,
         as_configured=configured_cost is not None, exact_bytes=allocated_bytes, ignored_settings=request.passed,

@@ -26,6 +26,8 @@ from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.printable import printable
 from trainyard.recipe import Recipe
 
+_MODELS = "a model's name, its config.json or TOML file"
+
 
 class Context(NamedTuple):
     """The longest sequence of a model, and the source that states it."""
@@ -61,7 +63,7 @@ def read_request(model: str | None, check: str | None, ranks: int | None, seq_le
     """Reads a model, or the configuration of the file `check`, which trains `model` if both are given.
 
     `ranks`, `seq_len`: the arguments of the command. Raises `BadInput` for a file that cannot be planned for."""
-    with with_next_step("a model's name, its config.json or TOML file, or a configuration"):
+    with with_next_step(f"{_MODELS}, or a configuration" if check is None else "a training configuration"):
         request = _with_printable_names(_read_model_and_file(model, check, ranks, seq_len))
     _check_length(request.model, seq_len)
     return request
@@ -110,7 +112,8 @@ def _read_model_and_file(model: str | None, check: str | None, ranks: int | None
         return _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
     if not model:
         return _read(check, CommandArguments(devices=ranks, seq_len=seq_len), config_only=True)
-    model_request = _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
+    with with_next_step(_MODELS):
+        model_request = _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
     if not isinstance(model_request.model, Model):
         raise BadInput(
             f"{check} with --model {model}: only configurations of decoders take their model from --model.",

@@ -95,3 +95,38 @@ def test_checked_file_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixt
         assert answer(["plan", "check", str(path), "--machine", "h100", "--out", str(tmp_path / out)]) == 2
         assert missing_values(capsys.readouterr().err, out) == []
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("setting", ["dtype = 'float8'", "offload = true"])
+def test_job_without_simulated_run_is_predicted_with_a_note(
+    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(_JOB.format(layout="dp_shard = 8", model="vocab = 256", recipe=setting), "utf-8")
+    assert answer(["plan", "check", str(path), "--machine", "h100", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document.get("exact_bytes", {}) == {}
+    assert sum(setting in note for note in document["notes"]) == 1
+
+
+def test_deepspeed_file_without_its_values_names_those_to_add(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', "utf-8")
+    options = {"--model": "tiny", "--devices": "8", "--seq-len": "128"}
+    for missing in options:
+        given = [word for option, value in options.items() if option != missing for word in (option, value)]
+        assert answer(["plan", "check", str(path), *given]) == 2
+        error = capsys.readouterr().err
+        assert missing_values(error, str(path), "--machine", *options) == [name for name in options if name != missing]
+
+
+def test_no_model_is_suggested_in_place_of_a_faulty_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[recipe]\nseq_len = 'x'\ntokens_per_step = 8\n", "utf-8")
+    for words, is_suggested in ((("check",), False), ((), True)):
+        assert answer(["plan", *words, str(bad), "--machine", "h100"]) == 2
+        assert ("config.json" in capsys.readouterr().err) is is_suggested

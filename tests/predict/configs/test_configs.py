@@ -408,8 +408,9 @@ def test_deepspeed_file() -> None:
         (),
         (),
     )
-    variant = speed(new_thing={"deep": 1}, sequence_parallel_size=4, zero_optimization={"stage": 2})
-    assert variant.ignored == ("new_thing.deep",)
+    more = {"new_thing": {"deep": 1}, "bf16_": 1, "use_data_before_expert_parallelism": True}
+    variant = speed(**more, sequence_parallel_size=4, zero_optimization={"stage": 2})
+    assert set(variant.ignored) == {"new_thing.deep", "bf16_", "use_data_before_expert_parallelism"}
     assert (variant.job.layout.cp, variant.job.layout.cp_method, variant.job.layout.dp_shard) == (4, "ulysses", 4)
     assert variant.approximated[0].startswith("no zero_optimization.overlap_comm: ")
     for keys in ({"offload_optimizer": {"device": "cpu", "pin_memory": True}}, {"cpu_offload": True}):
@@ -488,13 +489,19 @@ def test_two_deepspeed_batch_sizes_give_the_third(micro_batch_size: int, accumul
         ({"zero_optimization": {"stage": 3, "mics_shard_size": 5}}, BadInput, ["16 ranks", "mics_shard_size 5 = 1"]),
         ({"zero_optimization": {"stage": 2}, "pipeline": {"stages": 2}}, BadFile,
          ["zero_optimization.stage = 2", "pipeline.stages = 2"]),
-        ({"tensor_parallel": {"autotp_size": 3}}, BadInput, ["16 devices % (tensor 3 x pipeline 1 x sequence 1) = 1"]),
+        ({"sequence_parallel_size": 3}, BadInput, ["16 devices % (tensor 1 x pipeline 1 x sequence 3) = 1"]),
+        ({"tensor_parallel": {"autotp_size": 3}}, BadInput, ["heads % tensor parallelism 3 ="]),
         ({"tensor_parallel": {"autotp_size": 8}}, BadInput,
          ["4 key/value heads % tensor parallelism 8 = 4", "1, 2, 4"]),
         ({"train_batch_size": 100}, BadInput,
          ["train_batch_size 100", "micro-batch 2 x accumulation 8 x 16 ranks", 256]),
         ({"train_batch_size": 100, "gradient_accumulation_steps": "-"}, BadInput,
-         ["train_batch_size 100", "accumulation 3 x 16 ranks", 96]),
+         ["train_batch_size 100 % (train_micro_batch_size_per_gpu 2 x 16 ranks of data parallelism) = 4", 32]),
+        ({"train_batch_size": 8, "gradient_accumulation_steps": "-"}, BadInput, ["train_batch_size 8", "= 8", 32]),
+        ({"train_batch_size": 100, "train_micro_batch_size_per_gpu": "-"}, BadInput,
+         ["gradient_accumulation_steps 8 x 16 ranks", "= 100", 128]),
+        ({"bf16": "-", "bf61": {"enabled": True}}, BadFile, ["bf61", "'bf16'"]),
+        ({"zero_optimization": "-", "zero_optimisation": {"stage": 3}}, BadFile, ["'zero_optimization'"]),
         ({"train_micro_batch_size_per_gpu": 1.5}, BadFile, ["train_micro_batch_size_per_gpu = 1.5"]),
         ({"train_micro_batch_size_per_gpu": "-", "gradient_accumulation_steps": "-"}, BadFile,
          ["train_batch_size", "train_micro_batch_size_per_gpu"]),
@@ -542,6 +549,10 @@ torchrun --nproc-per-node 8 pretrain_gpt.py \\
         (("--num-layers 32", "--num-layers many"), 64, BadFile, ["--num-layers many"]),
         (("--num-layers 32", "--num-layers 33"), 64, BadFile, ["33 layers % --pipeline-model-parallel-size 2 = 1"]),
         (("--bf16", "--bf16"), 60, BadInput, ["60 devices % (tensor 4 x pipeline 2 x context 1) = 4"]),
+        (("--tensor-model-parallel-size 4", "--tensor-model-parallel-size 3"), 64, BadInput,
+         ["32 heads % tensor parallelism 3 = 2", "1, 2, 4, 8, 16, 32"]),
+        (("--bf16", "--bf16 --expert-model-parallel-size 4"), 64, BadFile,
+         ["--expert-model-parallel-size 4", "--num-experts"]),
         (("--bf16", "--bf16"), None, BadInput, ["--devices"]),
         (("--global-batch-size 128", "--global-batch-size 100"), 64, BadInput, ["--global-batch-size 100 % (8 ranks"]),
         (("--bf16", "--bf16 --recompute-granularity some"), 64, BadFile, ["--recompute-granularity some"]),
@@ -707,11 +718,11 @@ def test_framework_configuration_is_checked_as_is(
 @pytest.mark.parametrize(
     ("arguments", "code", "values"),
     [
-        (("ds.json", *H), "bad-input", ["ds.json: MODEL"]),
+        (("ds.json", *H), "bad-input", ["ds.json", "--model MODEL", "plan check"]),
         ((*H,), "bad-input", ["No model", "trainyard plan list"]),
-        (("check", "ds.json", *H), "bad-input", ["ds.json: MODEL", "plan check"]),
-        (("check", "ds.json", "--model", "llama3-8b", *H), "bad-input", ["ds.json: --devices"]),
-        (("check", "ds.json", "--model", "llama3-8b", "--devices", "8", *H), "bad-input", ["ds.json: --seq-len"]),
+        (("check", "ds.json", *H), "bad-input", ["ds.json", "--model MODEL --devices N --seq-len N"]),
+        (("check", "ds.json", "--model", "llama3-8b", *H), "bad-input", ["ds.json", "Add --devices N --seq-len N"]),
+        (("check", "ds.json", "--model", "llama3-8b", "--devices", "8", *H), "bad-input", ["Add --seq-len N"]),
         (("check", "titan.toml", *H), "bad-input",
          ["titan.toml", "parallelism.data_parallel_shard_degree", "--devices"]),
         (("check", "titan.toml", "--devices", "64", "--batch", "3", *H), "bad-input", ["--batch 3", "titan.toml", 64]),

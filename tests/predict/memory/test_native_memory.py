@@ -76,6 +76,10 @@ def predicted(job, rank=0):
         ({"pp": 2}, {"schedule": "gpipe", "micro": 3}),
         ({"pp": 2, "interleave": 2}, {"schedule": "looped_bfs", "micro": 4}),
         ({"dp_shard": 4, "ep": 4}, {"model": EXPERTS, "micro": 2}),
+        (
+            {"dp_shard": 4, "zero": 2, "pp": 2, "interleave": 2, "ep": 2},
+            {"model": EXPERTS, "schedule": "interleaved", "micro": 4, "activation_checkpoint": "selective"},
+        ),
     ],
     ids=str,
 )
@@ -117,6 +121,19 @@ def test_recipe_without_fake_run_is_refused(how, value):
     pytest.importorskip("torch")
     with refused(BadJob, value, "$.recipe:"):
         held_memory.measure_rank(a_job({"dp_shard": 2}, **how), 0)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "expected"),
+    [
+        ("Traceback\n  File x\nValueError: a\n", "ValueError: a"),
+        ("[rank0]: x.AnError: a: b\n\n[rank0]: RuntimeError: \n[rank0]:   Input: 1\n[rank0]: \n", "x.AnError: a: b"),
+        ("[rank3]: Killed\n[rank3]:\n\n", "Killed"),
+        ("[rank0]:\n", "no error message"),
+    ],
+)  # fmt: skip
+def test_error_of_a_failed_fake_run_has_a_message(stderr, expected):
+    assert held_memory.find_error(stderr) == expected
 
 
 def test_without_torch_the_error_names_it(monkeypatch):

@@ -296,7 +296,11 @@ SPREADS = {
     "cp, by loss": (replace(MODEL, load_balancing="aux_loss"), Layout(cp=2, ep=2), {}),
     "ep of all": (replace(DEEPSEEK, load_balancing="aux_loss"), Layout(dp_shard=4, ep=4), {}),
     "ep in hsdp": (replace(MODEL, load_balancing="bias"), Layout(dp_replicate=2, dp_shard=2, ep=2), {}),
-    "ep in stages": (replace(MODEL, load_balancing="aux_loss"), Layout(pp=2, dp_shard=2, ep=2), {"schedule": "1f1b"}),
+    "ep in stages": (
+        replace(MODEL, load_balancing="aux_loss"),
+        Layout(pp=2, dp_shard=2, ep=2),
+        {"schedule": "1f1b", "activation_checkpoint": "selective"},
+    ),
     "muon, fsdp": (MODEL, Layout(dp_shard=2), {"optimizer": "muon"}),
     "muon, ep in fsdp": (MODEL, Layout(dp_shard=4, ep=2), {"optimizer": "muon"}),
 }

@@ -327,7 +327,7 @@ def test_compiling_needs_a_compiler(monkeypatch, tmp_path, vendor, variable, usu
 @pytest.mark.parametrize(
     ("change", "values"),
     [
-        ({"dtype": "float4"}, ["dtype = 'float4'", "$.recipe", "'float8'"]),
+        ({"dtype": "float4"}, ["dtype = 'float4'", "$.recipe", "'bfloat16'", "'float8'"]),
         (
             {"dtype": "float8", "spread": Layout(tp=2)},
             ["dtype = 'float8'", "tp = 2", "$.layout", "dtype = 'bfloat16'", "tp = 1"],

@@ -9,11 +9,12 @@ from typing import Any, Literal
 from trainyard.errors import BadFile, BadInput, FileTooLarge
 from trainyard.formats import toml
 from trainyard.job import Job
+from trainyard.predict.configs import divisible_sizes
 from trainyard.predict.configs.config_keys import LARGEST, CommandArguments, FrameworkConfig
 from trainyard.predict.configs.deepspeed import deepspeed_json, deepspeed_keys
 from trainyard.predict.configs.megatron import megatron_read
 from trainyard.predict.configs.torchtitan import torchtitan_read
-from trainyard.units import counted, show_divisors
+from trainyard.units import counted
 
 ConfigFormat = Literal["trainyard", "megatron", "torchtitan", "deepspeed"]
 _READERS: Mapping[str, Callable[[bytes, str, CommandArguments], FrameworkConfig]] = {
@@ -65,26 +66,18 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
 
 
 def _check_divisible(job: Job, where: str) -> None:
-    """Raises `BadInput`, with the remainder, if the layout does not divide the model's heads, groups and experts, a
-    stage's ranks or the sequence, or if there are more pipeline stages than layers plus embedding and head. `where`:
-    the name of the file in messages."""
+    """Raises `BadInput`, with the remainder, if the layout does not divide the model's experts, a stage's ranks or the
+    sequence, or if there are more pipeline stages than layers plus embedding and head; the readers check the heads.
+    `where`: the name of the file in messages."""
     model, layout, recipe = job.decoder, job.layout, job.recipe
     stage_ranks = layout.dp_replicate * layout.dp_shard * layout.cp * layout.tp
     for size_name, size, divisor, axis_name in (
-        ("heads", model.heads, layout.tp, "tensor parallelism"),
-        # Multi-head latent attention (kv_lora_rank > 0) has no key/value heads to divide.
-        ("key/value heads", 0 if model.kv_lora_rank else model.kv_heads, layout.tp, "tensor parallelism"),
-        ("groups of state spaces", model.ssm_groups if model.hybrid_pattern else 0, layout.tp, "tensor parallelism"),
         ("experts", model.experts, layout.ep, "expert parallelism"),
         ("ranks of a stage", stage_ranks, layout.ep, "expert parallelism"),
         # Context parallelism balances a causal mask with two chunks of the sequence per rank.
         ("tokens", recipe.seq_len, 2 * layout.cp if layout.cp > 1 else 1, "twice context parallelism"),
     ):
-        if size % divisor:
-            raise BadInput(
-                f"{where}: {size} {size_name} % {axis_name} {divisor} = {size % divisor}.",
-                f"Use a divisor of the {size_name}: {show_divisors([size])}.",
-            )
+        divisible_sizes.check_divisor(size_name, size, axis_name, divisor, where)
     if layout.pp * layout.interleave > model.layers + 2:
         raise BadInput(
             f"{where}: pipeline parallelism {layout.pp} x {layout.interleave} per rank = "

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard import job_file, words
+from trainyard import job_file
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.model import Model
@@ -269,7 +269,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
         display_name="our own runner (trainyard run)",
         software="fsdp",
         keeps=Keeps(weight=4, gradient=4, state=8, native=True, ends="never", offload="all", vocabulary=TO_TP),
-        dtypes=tuple(words.DTYPES),
+        dtypes=("float32", "tf32", "bfloat16", "float16", "float8"),
         offers=PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
         allows=_native_allows,
         write_config=job_file.write,

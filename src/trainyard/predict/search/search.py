@@ -17,7 +17,7 @@ from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs.constant_sets import ConstantSet
-from trainyard.predict.inputs.framework_support import Framework
+from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.search import infeasible, narrow_search, remedies, search_space, stage_placement
 from trainyard.predict.search.layout_cost import LayoutCost
@@ -100,11 +100,15 @@ def check_dtype(wanted: PlannerInput, framework: Framework, machines: Sequence[M
     it."""
     dtypes = [dtype for dtype in framework.dtypes if all(dtype in machine.device.peak for machine in machines)]
     step = f"Pass --fix dtype= with one of {', '.join(dtypes)}." if dtypes else "Choose another framework with --for."
-    if wanted.dtype not in framework.dtypes:
-        raise BadJob(f"{framework.display_name} does not compute in {wanted.dtype}.", step)
     for machine in machines:
         if wanted.dtype not in machine.device.peak:
             raise UnknownName(f"{machine.device.name} has no peak for {wanted.dtype}.", step)
+    if wanted.dtype not in framework.dtypes:
+        names = [name for name, other in FRAMEWORKS.items() if wanted.dtype in other.dtypes and name != "trainyard"]
+        is_restricted = framework.dtypes not in [other.dtypes for other in FRAMEWORKS.values()]  # by a fine-tuning
+        if names and not is_restricted:
+            step = f"{step.removesuffix('.')}, or plan for another framework: --for {' or '.join(names)}."
+        raise BadJob(f"{framework.display_name} does not compute in {wanted.dtype}.", step)
 
 
 def fastest(

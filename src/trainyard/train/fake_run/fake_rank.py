@@ -64,7 +64,8 @@ from trainyard.train.vision.vision_task import Classify
 def measure_rank(job: Job, rank: int) -> RankMemory:
     """Measures the memory of `rank` in one step, with tokens balanced over experts. Raises `BadJob` if the job cannot
     run with fake tensors."""
-    _check(job)
+    if setting := held_memory.uncounted_setting(job):
+        raise BadJob(setting)
     task, samples = _task_and_samples(job)
     full_job, job = job, _shortened(replace(job, recipe=replace(job.recipe, compile=False)))
     ranks = Ranks(
@@ -114,14 +115,6 @@ def _latents(sample_count: int, sizes: Dit | UNet) -> Batch:
     inputs = (latents, torch.empty(sample_count), torch.empty(sample_count, sizes.text_tokens, sizes.text_width))
     inputs += (torch.empty(sample_count, sizes.pooled_width),) if isinstance(sizes, Dit) else ()
     return Batch(inputs, (torch.empty_like(latents),))
-
-
-def _check(job: Job) -> None:
-    """Raises `BadJob` for a recipe that cannot run with fake tensors, which have no values and one kind of memory."""
-    if job.recipe.offload:
-        raise BadJob("offload = true at $.recipe: a fake run does not distinguish host memory from device memory.")
-    if job.recipe.dtype == "float8":
-        raise BadJob("dtype = 'float8' at $.recipe: a fake run has no values to scale.", "Use dtype = 'bfloat16'.")
 
 
 def _shortened(job: Job) -> Job:

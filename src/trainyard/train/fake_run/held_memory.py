@@ -5,6 +5,7 @@ The run is in a separate process, since torch keeps state of destroyed process g
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -40,6 +41,16 @@ def representative_ranks(job: Job) -> list[int]:
     return sorted({0, layout.ranks - layout.ranks // layout.pp})
 
 
+def uncounted_setting(job: Job) -> str:
+    """The setting for which no fake run counts the memory of the job, with the reason; empty if one does: fake tensors
+    have no values and one kind of memory."""
+    if job.recipe.offload:
+        return "offload = true at $.recipe: a simulated run does not distinguish host memory from device memory."
+    if job.recipe.dtype == "float8":
+        return "dtype = 'float8' at $.recipe: a simulated run has no values to scale."
+    return ""
+
+
 def measure_rank(job: Job, rank: int) -> RankMemory:
     """Measures the memory of rank `rank` of the job in a separate process. Raises `BadJob` if the job cannot run with
     fake tensors, `MissingLibrary` without torch."""
@@ -51,9 +62,22 @@ def measure_rank(job: Job, rank: int) -> RankMemory:
         command = [sys.executable, "-m", WORKER, str(path), str(rank)]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
     if process.returncode:
-        lines = process.stderr.strip().splitlines() or ["no error message"]
-        raise BadJob(lines[-1] if process.returncode == _REFUSED_EXIT_CODE else f"its fake run failed: {lines[-1]}")
+        if process.returncode == _REFUSED_EXIT_CODE:
+            raise BadJob(process.stderr.strip().splitlines()[-1])
+        raise BadJob(
+            f"its fake run failed: {find_error(process.stderr)}",
+            f"python -m {WORKER} JOB.toml {rank} prints the traceback: please report it.",
+        )
     return msgspec.json.decode(process.stdout.splitlines()[-1], type=RankMemory)
+
+
+def find_error(stderr: str) -> str:
+    """The line of the last exception in `stderr` that has a message, else the last line that is not blank. torch
+    prefixes the lines of a traceback with the rank, and a pipeline raises the error of a stage again without it."""
+    lines = [re.sub(r"^\[rank\d+\]:", "", line).rstrip() for line in stderr.splitlines()]
+    lines = [line for line in lines if line]
+    errors = [line for line in lines if re.match(r" ?[\w.]+(Error|Exception|Interrupt): *\S", line)]
+    return (errors or lines or ["no error message"])[-1].strip()
 
 
 def refuse_job(error: BadJob) -> None:

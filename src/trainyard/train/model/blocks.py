@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import SAC_IGNORED_OPS, CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from trainyard.recipe import Recipe
 from trainyard.train.step.profiler_span import span
@@ -33,6 +33,11 @@ SAVED_OPERATIONS = frozenset(
 )
 """Operations that `activation_checkpoint = "selective"` does not recompute: most of the FLOPs for a fraction of the
 bytes."""
+
+# A nested FSDP unit (the experts) opens other profiler spans when its block is recomputed than in the forward pass.
+SAC_IGNORED_OPS.update(
+    {torch.ops.profiler._record_function_enter_new.default, torch.ops.profiler._record_function_exit._RecordFunction}
+)
 
 
 def prepare(blocks: Mapping[str, nn.Module], recipe: Recipe) -> None:

@@ -47,7 +47,11 @@ def _check_dtype(job: Job) -> None:
     """Raises `BadJob` for a dtype that cannot be trained, or not with this layout."""
     dtype, layout = job.recipe.dtype, job.layout
     if dtype not in DTYPES:
-        raise BadJob(f"dtype = {dtype!r} at $.recipe is not supported for training.", "Use 'float8'.")
+        unscaled = DTYPES if layout.tp == 1 else DTYPES[:-1]
+        raise BadJob(
+            f"dtype = {dtype!r} at $.recipe is not supported for training.",
+            f"Use one of {', '.join(map(repr, unscaled))}.",
+        )
     if dtype == "float8" and layout.tp > 1:
         raise BadJob(
             f"dtype = 'float8' at $.recipe with tp = {layout.tp} at $.layout, but scaling is per tensor, and each of "

@@ -4,18 +4,23 @@ device count: those come from the command line."""
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal
 
 import msgspec
 
-from trainyard.errors import BadFile, BadInput
+from trainyard.errors import BadFile, BadInput, near
 from trainyard.formats import json_objects
 from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.predict.configs import divisible_sizes
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.deepspeed import deepspeed_keys
 from trainyard.recipe import Recipe
+
+_SAME_KEY = 0.7
+"""Least similarity of an unknown key to the key that it misspells."""
 
 
 def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfig:
@@ -31,10 +36,15 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
     keys = ConfigKeys(flat(document), where)
     if arguments.model and arguments.devices and arguments.seq_len:
         return _DeepSpeedReader(keys, arguments.model, arguments.devices, arguments.seq_len).job()
-    missing = "MODEL" if not arguments.model else "--devices" if not arguments.devices else "--seq-len"
+    given = {
+        "--model MODEL": arguments.model,
+        "--devices N": arguments.devices,
+        "--seq-len N": arguments.seq_len,
+    }
     raise BadInput(
-        f"{where}: {missing} is not given, and a DeepSpeed file does not contain it.",
-        f"trainyard plan check {where} --model MODEL --devices N --seq-len N",
+        f"{where} is a DeepSpeed file, which contains neither the model nor the devices nor the sequence length.",
+        f"Add {' '.join(flag for flag, value in given.items() if not value)} to trainyard plan check {where}, which "
+        "also needs --machine.",
     )
 
 
@@ -66,6 +76,7 @@ class _DeepSpeedReader:
         if optimizer is not None and str(optimizer).lower().removeprefix("fused") not in ("adam", "adamw", "auto"):
             keys.refuse("optimizer.type", "its state and its update are not AdamW's")
         ignored, approximated = keys.finish(deepspeed_keys.RULES)
+        self._check_spelling(ignored)
         return FrameworkConfig(
             framework="deepspeed",
             job=Job(name=model.name, model=model, layout=layout, recipe=recipe),
@@ -73,6 +84,16 @@ class _DeepSpeedReader:
             ignored=ignored,
             approximated=approximated,
         )
+
+    def _check_spelling(self, unknown_keys: tuple[str, ...]) -> None:
+        """Raises `BadFile` for an unknown top-level key that resembles one that the file lacks and the prediction
+        depends on. DeepSpeed ignores it."""
+        read, given = ({key.partition(".")[0] for key in keys} for keys in (self.keys.requested, self.keys.values))
+        known = {*read, "activation_checkpointing"} - given
+        for key in unknown_keys:
+            name = key.partition(".")[0]
+            if suggestion := near(name, known, cutoff=_SAME_KEY):
+                raise BadFile(f"{self.where}: {name} is not a key of DeepSpeed, which would ignore it.", suggestion)
 
     def _value_not_auto(self, key: str) -> Any:
         """The value of `key`. Raises `BadFile` for "auto", which the launcher fills in."""
@@ -94,6 +115,7 @@ class _DeepSpeedReader:
         cp = keys.integer("sequence_parallel_size", 1)
         experts = keys.flag("expert_parallel.enabled")
         ep = keys.integer("expert_parallel.autoep_size", 1)
+        divisible_sizes.check_tensor_parallelism(self.model, tp, self.where)
         if self.devices % (tp * pp * cp):
             raise BadInput(
                 f"{self.where}: {self.devices} devices % (tensor {tp} x pipeline {pp} x sequence {cp}) = "
@@ -177,14 +199,23 @@ class _DeepSpeedReader:
                 f"{self.where}: neither {deepspeed_keys.BATCHES[0]} nor {deepspeed_keys.BATCHES[1]} is given.",
                 "Give two of the three sizes.",
             )
+        rest = {key: size for key, size in zip(deepspeed_keys.BATCHES[1:], (micro_batch_size, accumulation)) if size}
+        divisor = math.prod(rest.values()) * dp
+        if len(rest) < 2 and batch % divisor:
+            factors = " x ".join([*(f"{key} {size}" for key, size in rest.items()), f"{dp} ranks of data parallelism"])
+            raise BadInput(
+                f"{self.where}: train_batch_size {batch} % ({factors}) = {batch % divisor}.",
+                f"Use a multiple of {divisor}.",
+            )
         accumulation = accumulation or (batch // (micro_batch_size * dp) if batch and micro_batch_size else 1)
         micro_batch_size = micro_batch_size or batch // (accumulation * dp)
         product = micro_batch_size * accumulation * dp
-        if not product or (batch and batch != product):
+        if batch and batch != product:
             raise BadInput(
                 f"{self.where}: train_batch_size {batch} is not micro-batch {micro_batch_size} x "
                 f"accumulation {accumulation} "
-                f"x {dp} ranks of data parallelism = {product}."
+                f"x {dp} ranks of data parallelism = {product}.",
+                "Leave out one of the three sizes, or correct them.",
             )
         return micro_batch_size, product
 

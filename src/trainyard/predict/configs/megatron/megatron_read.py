@@ -14,6 +14,7 @@ from trainyard.errors import BadFile, BadInput, BadJob, FileTooLarge
 from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.predict.configs import divisible_sizes
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig
 from trainyard.predict.configs.megatron import (
     megatron_conflicts,
@@ -140,6 +141,12 @@ class _MegatronReader:
         keys = self.keys
         tp, pp = keys.integer("tensor-model-parallel-size", 1), keys.integer("pipeline-model-parallel-size", 1)
         cp, ep = keys.integer("context-parallel-size", 1), keys.integer("expert-model-parallel-size", 1)
+        divisible_sizes.check_tensor_parallelism(model, tp, self.where)
+        if ep > 1 and not (model.experts or keys.integer("num-experts", 0, 0)):
+            raise BadFile(
+                f"{self.where}: --expert-model-parallel-size {ep} without experts is refused by Megatron.",
+                "Add --num-experts, or leave it out.",
+            )
         if devices % (tp * pp * cp):
             raise BadInput(
                 f"{self.where}: {devices} devices % (tensor {tp} x pipeline {pp} x context {cp}) = "

@@ -11,6 +11,7 @@ from trainyard.formats import toml
 from trainyard.job import Job
 from trainyard.layout import Layout
 from trainyard.model import Model
+from trainyard.predict.configs import divisible_sizes
 from trainyard.predict.configs.config_keys import CommandArguments, ConfigKeys, FrameworkConfig, flat
 from trainyard.predict.configs.torchtitan import flavors, torchtitan_keys
 from trainyard.predict.pipeline import partition
@@ -108,6 +109,7 @@ class _TorchtitanReader:
         keys = self.keys
         replicate = keys.integer("parallelism.data_parallel_replicate_degree", 1)
         tp, cp, pp, ep = (self._degree(name) for name in ("tensor", "context", "pipeline", "expert"))
+        divisible_sizes.check_tensor_parallelism(model, tp, self.where)
         shard = self._shard(devices, replicate, tp, cp, pp)
         if replicate > 1 and shard * cp == 1 and tp * pp > 1:
             raise BadFile(
