@@ -132,7 +132,7 @@ def test_check_reads_muon(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         ((*DENSE, "--for", "torchtitan", "--optimizer", "muon"), ("--optimizer muon", "torchtitan")),
         ((*MEGATRON, "--optimizer", "muon", "--moments-dtype", "bfloat16"), ("muon", "--moments-dtype bfloat16")),
         ((*MEGATRON, "--optimizer", "muon", "--fine-tune", "lora"), ("--optimizer muon",)),
-        ((*MEGATRON, "--optimizer", "muon", "--fix", "offload=1"), ("Megatron Core", "offload")),
+        ((*MEGATRON, "--optimizer", "muon", "--fix", "offload=1"), ("--optimizer muon", "offload")),
         ((*DENSE, "--optimizer-in-backward"), ("--optimizer-in-backward", "trainyard")),
         ((*DENSE, "--for", "megatron", "--optimizer-in-backward"), ("--optimizer-in-backward", "megatron")),
         (IN_BACKWARD, ("torchtitan", "micro-batch")),

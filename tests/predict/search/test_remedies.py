@@ -123,27 +123,28 @@ def test_the_suggested_length_of_sequences_is_close_to_the_longest() -> None:
     assert refusal(request | {"seq_len": too_long}, {})
 
 
-FIXED = st.fixed_dictionaries(
-    {},
-    optional={
-        "tp": st.sampled_from([1, 2, 3, 8, 16]),
-        "pp": st.sampled_from([1, 2, 3, 8, 64]),
-        "cp": st.sampled_from([1, 2, 8]),
-        "ep": st.sampled_from([1, 2, 8, 16]),
-        "dp_shard": st.sampled_from([1, 4, 64]),
-        "dp_replicate": st.sampled_from([1, 2, 64]),
-        "zero": st.sampled_from([1, 2, 3]),
-        "micro_batch_size": st.sampled_from([1, 7, 64]),
-        "interleave": st.sampled_from([1, 2, 9]),
-        "schedule": st.sampled_from(["1f1b", "interleaved", "zbv"]),
-        "activation_checkpoint": st.sampled_from(["none", "selective", "full"]),
-        "offload": st.sampled_from([0, 1]),
-        "dtype": st.sampled_from(["float16", "float8"]),
-    },
+AXES = {
+    "tp": st.sampled_from([1, 2, 3, 8, 16]),
+    "pp": st.sampled_from([1, 2, 3, 8, 64]),
+    "cp": st.sampled_from([1, 2, 8]),
+    "ep": st.sampled_from([1, 2, 8, 16]),
+    "dp_shard": st.sampled_from([1, 4, 64]),
+    "dp_replicate": st.sampled_from([1, 2, 64]),
+    "zero": st.sampled_from([1, 2, 3]),
+    "micro_batch_size": st.sampled_from([1, 7, 64]),
+    "interleave": st.sampled_from([1, 2, 9]),
+    "schedule": st.sampled_from(["1f1b", "interleaved", "zbv"]),
+    "activation_checkpoint": st.sampled_from(["none", "selective", "full"]),
+    "offload": st.sampled_from([0, 1]),
+    "dtype": st.sampled_from(["float16", "float8"]),
+}
+FIXED = st.lists(st.sampled_from(sorted(AXES)), min_size=1, max_size=3, unique=True).flatmap(
+    lambda axes: st.fixed_dictionaries({axis: AXES[axis] for axis in axes})
 )
+"""Few fixed axes: the fewest to leave out are found by trying all their subsets."""
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     st.sampled_from(["llama3-8b", "mixtral-8x7b", "llama3-70b", "nemotron-h-8b", "vit-b-16"]),
     st.sampled_from(sorted(FRAMEWORKS)),
