@@ -9,7 +9,7 @@ from tests.properties.test_job import GOOD, toml
 from tests.refused import missing_values, refused
 from tests.stored import stored
 from trainyard import machine, renamed_keys
-from trainyard.api import plan_layouts
+from trainyard.api import fixed_axes
 from trainyard.errors import BadFile, BadJob, UnknownName
 from trainyard.job import Checkpoint, Recovery
 from trainyard.job_file import parse
@@ -54,7 +54,7 @@ def test_an_old_key_of_a_model_file_is_refused(old, new, tmp_path):
 
 def test_fix_of_an_old_key_names_the_new_one():
     with refused(UnknownName, "'remat'") as caught:
-        plan_layouts._parse_fix("remat=full")
+        fixed_axes.parse_fix("remat=full")
     assert missing_values(caught.value.next_step, "activation_checkpoint") == []
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from trainyard import limits, plugins, renamed_keys, words
+from trainyard import limits, plugins, words
 from trainyard import machine as machines
 from trainyard.api.fabric_options import Fabric, refuse_for_parts, with_fabric
 from trainyard.api.fine_tune import FineTune, read_fine_tuning
+from trainyard.api.fixed_axes import read_fixed
 from trainyard.api.input_kinds import explain_kind
 from trainyard.api.network_notes import describe_network
 from trainyard.api.plan_hetero import plan_hetero
@@ -37,13 +38,11 @@ from trainyard.predict.inputs import (
     setting_layouts,
     training_settings,
 )
-from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS
 from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
-from trainyard.predict.inputs.layout_space import AXES, FLOAT32_MOMENTS, MUON_MOMENTUM, PlannerInput
+from trainyard.predict.inputs.layout_space import FLOAT32_MOMENTS, MUON_MOMENTUM, PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.framework_memory import USABLE
-from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
 from trainyard.predict.search.device_scaling import scaling
 from trainyard.predict.search.layout_cost import LayoutCost, cost_job, explain_bubble
@@ -54,9 +53,6 @@ from trainyard.report.plans import plan_tables, plans_file
 from trainyard.report.plans.plans_file import Plans
 from trainyard.train.fake_run import held_memory
 from trainyard.units import counted, is_whole_number, show_size
-
-_AXIS_BOUNDS = {"zero": (1, 3), "activation_checkpoint": (0, 2), "offload": (0, 1)}
-"""Least and largest value of the axes that do not count ranks or samples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,10 +156,7 @@ def planner_input_of(request: PlanRequest, machine: Machine | None, options: Pla
     """The model, devices and batch to search layouts for. `machine`: None for a mixed cluster, for which 0 devices are
     all of them."""
     job, devices = request.job, options.devices
-    fixed_values: dict[str, int | str] = {}
-    for axis, value in map(_parse_fix, options.fix):
-        if fixed_values.setdefault(axis, value) != value:
-            raise BadInput(f"--fix {axis}: it is {fixed_values[axis]} and {value}.", "Pass each axis once.")
+    fixed_values = read_fixed(options.fix)
     dtype = str(fixed_values.pop("dtype", job.recipe.dtype if job else "bfloat16"))
     words.check(dtype, words.DTYPES, "dtype")
     samples, seq_len = _step_size(request, options.batch, options.seq_len)
@@ -184,8 +177,8 @@ def planner_input_of(request: PlanRequest, machine: Machine | None, options: Pla
 
 def _fixed_in_words(wanted: PlannerInput, options: PlanOptions) -> dict[str, int | str]:
     """Axis -> value of each `--fix`, `dtype` among them."""
-    is_dtype_fixed = any(_parse_fix(text)[0] == "dtype" for text in options.fix)
-    return layout_space.fixed_in_words(wanted.fixed) | ({"dtype": wanted.dtype} if is_dtype_fixed else {})
+    dtype: dict[str, int | str] = {"dtype": wanted.dtype} if "dtype" in read_fixed(options.fix) else {}
+    return layout_space.fixed_in_words(wanted.fixed) | dtype
 
 
 def _search(
@@ -401,43 +394,6 @@ def load_machine(name: str) -> Machine:
         raise BadInput("No machine given.", "Pass --machine with a name (trainyard plan list machines) or a TOML file.")
     with with_next_step("a machine's name or its TOML file"), explain_kind(name, "machine"):
         return machines.load(name)
-
-
-def _parse_fix(text: str) -> tuple[str, int | str]:
-    """Axis and value of one `--fix`: `tp=8`, `dtype=float8`; names of modes (`schedule=zbv`) become their index. Raises
-    `UnknownName` for an unknown axis or schedule, `BadInput` for a value out of bounds."""
-    axis, equals, value = (part.strip() for part in text.partition("="))
-    axis = axis.lower() if axis.lower() in (*AXES, "dtype") else axis
-    if not (equals and value):
-        raise BadInput(f"--fix {text:.60} has no value.", f"Pass an axis with its value, as --fix {axis or 'tp'}=8.")
-    if axis == "dtype":
-        return axis, value
-    if axis not in AXES:
-        current_name = renamed_keys.new_key("recipe", axis)
-        raise UnknownName(
-            f"--fix {text}: there is no axis {axis!r}.",
-            f"Use {current_name}." if current_name in AXES else nearest(axis, (*AXES, "dtype")),
-        )
-    if axis == "activation_checkpoint" and value in ACTIVATION_CHECKPOINTS:
-        return axis, ACTIVATION_CHECKPOINTS.index(value)
-    if axis == "schedule":
-        if value not in schedules.SCHEDULES:
-            raise UnknownName(f"--fix {text}: there is no schedule {value!r}.", nearest(value, schedules.SCHEDULES))
-        return axis, schedules.SCHEDULES.index(value)
-    least, most = _AXIS_BOUNDS.get(axis, (1, limits.DEVICES.most))
-    if is_whole_number(value) and least <= int(value) <= most:
-        return axis, int(value)
-    if axis == "activation_checkpoint":
-        raise UnknownName(
-            f"--fix {text:.60}: there is no activation checkpointing {value!r:.60}.",
-            nearest(value, ACTIVATION_CHECKPOINTS),
-        )
-    step = (
-        "Layouts whose replicas are not sharded: --fix dp_shard=1."
-        if axis == "zero"
-        else "Correct it, or leave it out to search all values."
-    )
-    raise BadInput(f"--fix {text:.60}: {value!r:.60} is not a whole number from {least} to {most:,}.", step)
 
 
 def _check_trainable(job: Job, file: str) -> None:
