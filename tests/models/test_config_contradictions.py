@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import PUBLIC_DATA
 from tests.models.test_models import CONFIGS, LLAMA, QWEN3
 from tests.models.test_published_configs import PUBLISHED
 from tests.refused import refused
@@ -66,11 +65,3 @@ def test_valid_types_and_formats_are_accepted(change: dict[str, Any]) -> None:
 def test_published_configs_with_their_model_type_are_accepted(name: str) -> None:
     config = CONFIGS.get(name) or PUBLISHED[name].config
     convert(config)
-
-
-def test_configs_of_the_public_data_are_read() -> None:
-    paths = [path for path in PUBLIC_DATA.rglob("*config*.json") if b'"architectures"' in path.read_bytes()]
-    if not paths:
-        pytest.skip(f"no config.json of a model in {PUBLIC_DATA}")
-    for path in paths:
-        hugging_face_architectures.convert(path.read_bytes(), str(path), planned=True)
