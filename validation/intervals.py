@@ -39,7 +39,7 @@ _PRIOR_BIAS = 0.1
 _ENOUGH_GROUPS = 3
 """Groups with rows at a distance for which an interval there is calibrated."""
 _NOT_COMPARABLE = uncalibrated("no training of its kind with its software was fitted")
-_TERMS = ("same_owner", "other_machine", "other_software", "doubling", "host")
+_TERMS = ("same_owner", "other_machine", "other_software", "other_format", "doubling", "host")
 
 
 def weights(residuals: Sequence[LeftOut]) -> npt.NDArray[np.float64]:
@@ -69,7 +69,7 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
         [
             *(new * (residual.kind == kind) * (1 + 1 / residual.owners_of_kind) for kind in kinds), float(not new),
             float(not residual.distance.machine_fitted), float(not residual.distance.same_software),
-            residual.distance.doublings**2, residual.host_share**2,
+            float(not residual.distance.format_fitted), residual.distance.doublings**2, residual.host_share**2,
         ]
         for residual, new in zip(residuals, new_owner, strict=True)
     ])  # fmt: skip

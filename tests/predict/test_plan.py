@@ -39,7 +39,7 @@ from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.economics import step_cost
 from trainyard.predict.inputs import cases, constant_sets, hardware, layout_space
-from trainyard.predict.inputs.cases import Cases
+from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.constants import Constants
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import Keeps, PlannerInput
@@ -161,6 +161,34 @@ def test_every_predicted_step_balances(model: Model, row: dict[str, int], flash:
         assert np.min(line.seconds) >= 0 <= np.min(line.hidden), line
     ledger = predicted_ledger.ledger(predicted, 0, 1, "h100")  # validates its sum on construction
     assert ledger.wall_ns == pytest.approx(float(predicted.wall[0]) * 1e9, abs=1)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_fsdp_exchanges_the_embedding_and_the_head_of_each_micro_batch(tied: bool) -> None:
+    """Under endless compute, only the embedding and the first layer are exposed, in each direction."""
+    model = msgspec.structs.replace(DENSE, tie_word_embeddings=tied)
+    case = cases.of_jobs([job(model, dp_shard=8, zero=3)])
+    tuned, endless_s = Constants(overlap=1.0), np.full(1, 1e9)
+    layers = data_parallel.sharded(case, WHERE, tuned, endless_s, endless_s)
+    ends = data_parallel.sharded_ends(case, WHERE, tuned, endless_s, endless_s)
+    members = data_parallel.collective_time.shards(case, WHERE)
+
+    def gather_s(values: Column | float, value_bytes: Column) -> float:
+        return float(data_parallel.collective_time.gather(WHERE, tuned, members, value_bytes * values)[0])
+
+    weights = shapes.weights(case)
+    common, _ = data_parallel.layer_weights(case, weights)
+    for part, of_layer, value_bytes in (
+        (ends.forward_gather, layers.forward_gather, case.width_bytes),
+        (ends.gradient_scatter, layers.gradient_scatter, case.reduce_bytes),
+    ):
+        table_s = gather_s(weights.table, value_bytes)
+        assert float(part.seconds[0]) == pytest.approx(table_s)
+        assert float(part.hidden[0]) == pytest.approx(0.0 if tied else table_s)
+        assert float((case.layers * of_layer.seconds)[0]) == pytest.approx(gather_s(common, value_bytes))
+    assert float(ends.backward_s[0]) == float(ends.gradient_scatter.seconds[0])  # gathered once
+    in_pipeline = cases.of_jobs([job(model, dp_shard=4, pp=2)])
+    assert float(data_parallel.sharded_ends(in_pipeline, WHERE, tuned, endless_s, endless_s).forward_s[0]) == 0
 
 
 def test_native_zero_1_gathers_float32_weights_after_an_all_reduce() -> None:

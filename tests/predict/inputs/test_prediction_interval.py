@@ -16,7 +16,7 @@ from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.inputs import cases, constant_sets, machine_model
 from trainyard.predict.inputs.cases import Cases
-from trainyard.predict.inputs.fitted_range import FEATURES, SEQUENCE, features, range_of
+from trainyard.predict.inputs.fitted_range import FEATURES, FORMAT, SEQUENCE, features, range_of
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.prediction_interval import ASSUMED_HIGH, ASSUMED_LOW, Distance, error_scale, interval_of
 from trainyard.predict.search.layout_cost import cost_job
@@ -38,10 +38,20 @@ def test_a_greater_distance_never_narrows_the_interval(near: Distance) -> None:
     for far in (
         near._replace(machine_fitted=False), near._replace(same_software=False), near._replace(owners=1),
         near._replace(outside={"width": 2 * near.doublings}), near._replace(host_share=2 * near.host_share),
+        near._replace(outside={**near.outside, FORMAT: 1.0}),
     ):  # fmt: skip
         wider = SCALE.interval(far)
         assert wider.low <= interval.low
         assert wider.high >= interval.high
+
+
+def test_another_number_format_counts_once_and_not_as_a_doubling() -> None:
+    near = Distance(kind="dense", owners=2, machine_fitted=True, same_software=True, outside={})
+    fp8 = near._replace(outside={FORMAT: 1.0})
+    assert fp8.doublings == 0
+    assert not fp8.format_fitted
+    assert SCALE.scale(fp8) ** 2 == pytest.approx(SCALE.scale(near) ** 2 + SCALE.other_format**2)
+    assert SCALE.interval(fp8._replace(outside={FORMAT: 1.0, "width": SCALE.most_doublings})).calibrated
 
 
 def test_distances_and_kinds_without_measurements_are_not_calibrated() -> None:

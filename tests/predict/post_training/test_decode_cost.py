@@ -73,6 +73,19 @@ def test_decode_step_takes_at_least_the_reading_of_its_weights(name: str, tp: in
     assert (seconds > read_s).all()
 
 
+@pytest.mark.parametrize("device", ["a100", "h200", "b200"])
+def test_products_of_few_rows_read_weights_at_the_measured_bandwidth(device: str) -> None:
+    """The step of 32 requests takes longer than that of 1 only by the activations and logits that it moves."""
+    model, machine = model_of("llama2-7b"), machines.load(device)
+    built = decode_cost.generation_model(machine, "megatron")
+    seconds = decode_cost.decode_seconds(model, built, 1, np.array([1.0, 32.0]))
+    weights = decode_cost.count_weights(model, 1) - model.vocab * model.hidden_size
+    read_s = 2 * weights / (machine.device.bandwidth.value * WEIGHT_BANDWIDTH.value)
+    small_kernels_s = model.layers * 10 * built.values.kernel_s + 2 * built.values.microbatch_s
+    assert read_s < seconds[0] < read_s + small_kernels_s
+    assert seconds[1] < 1.05 * seconds[0]
+
+
 def test_reading_the_cache_takes_its_bytes_over_the_bandwidth() -> None:
     model, machine = model_of("llama3-8b"), machines.load("h100")
     seconds = decode_cost.cached_token_seconds(model, decode_cost.generation_model(machine, "megatron"), 1)

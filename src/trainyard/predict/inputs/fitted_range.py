@@ -18,6 +18,8 @@ FEATURES = tuple(_LABELS)
 """Sizes of a training that are compared with those of the fitted ones; `tokens`: of a micro-batch, `accumulate`:
 micro-batches of a step, `bits`: of the values in matrix products."""
 
+FORMAT = "bits"
+"""The feature of the number format, of which there are two."""
 SEQUENCE = ("seq_len", "cp")
 """Features with which the share of attention in a step grows, whose rate was then measured in few fitted trainings."""
 

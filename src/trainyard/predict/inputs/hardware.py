@@ -96,6 +96,11 @@ class RankHardware:
         size = max(np.size(getattr(self, name)) for name in names)
         return replace(self, **{name: np.broadcast_to(getattr(self, name), size)[rows] for name in names})
 
+    @property
+    def has_probed_products(self) -> bool:
+        """Whether the time of matrix products was probed on the machine."""
+        return False
+
     def product_ratio(self, rows: Column, columns: Column, depth: Column) -> Column:
         """Factor of the predicted time of matrix products of (rows x depth) by (depth x columns): 1."""
         del rows, columns, depth
@@ -118,6 +123,10 @@ class ProbedRankHardware(RankHardware):
 
     product_ratios: RatioSurface | None
     collective_ratios: dict[str, RatioCurve]
+
+    @property
+    def has_probed_products(self) -> bool:
+        return self.product_ratios is not None
 
     def product_ratio(self, rows: Column, columns: Column, depth: Column) -> Column:
         """Factor of the predicted time of matrix products: the probed ratio near probed sizes, far from them 1."""

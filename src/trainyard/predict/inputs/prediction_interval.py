@@ -20,7 +20,7 @@ from trainyard.machine import Machine, find_machine
 from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constant_sets import family_of
-from trainyard.predict.inputs.fitted_range import SEQUENCE, describe_doublings
+from trainyard.predict.inputs.fitted_range import FORMAT, SEQUENCE, describe_doublings
 from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.time.host_share import host_share
 
@@ -75,9 +75,19 @@ class Distance(NamedTuple):
     host_share: float = 0.0
 
     @property
+    def sizes_outside(self) -> dict[str, float]:
+        """Doublings outside of the range by feature, without the number format."""
+        return {name: doublings for name, doublings in self.outside.items() if name != FORMAT}
+
+    @property
     def doublings(self) -> float:
-        """Doublings outside of the range, summed over the features."""
-        return sum(self.outside.values())
+        """Sum of `sizes_outside`."""
+        return sum(self.sizes_outside.values())
+
+    @property
+    def format_fitted(self) -> bool:
+        """Whether trainings with matrix products in its number format were fitted."""
+        return FORMAT not in self.outside
 
     @property
     def of_sequence(self) -> float:
@@ -89,7 +99,8 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Means and standard deviations of the error; the latter add in quadrature. `biases`, `kinds`: mean and standard
     deviation of trainings of a source that was not fitted, by kind of model; the latter within the fitted range, if the
     constants average over many owners; `other_machine`,
-    `other_software`: in addition, if no rows of that machine or of that release of the software were fitted;
+    `other_software`, `other_format`: in addition, if no rows of that machine, of that release of the software or with
+    products in that number format were fitted;
     `doubling`: per doubling outside of the range; `host`: of the logarithm of the host's time, on which a part of the
     step depends (`Distance.host_share`). `quantile`: half the interval's width, in units of the scale.
     `groups`: owners of sources, by constants and kind, that these were estimated from; `most_doublings`: the largest
@@ -100,6 +111,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     kinds: dict[str, float]
     other_machine: float
     other_software: float
+    other_format: float
     doubling: float
     host: float
     quantile: float
@@ -117,6 +129,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             self.kinds[distance.kind] * np.sqrt(1 + 1 / distance.owners),
             0.0 if distance.machine_fitted else self.other_machine,
             0.0 if distance.same_software else self.other_software,
+            0.0 if distance.format_fitted else self.other_format,
             self.doubling * distance.doublings,
             self.host * distance.host_share,
         ]
@@ -136,7 +149,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         for name, doublings, most in (
             ("the number of ranks is", distance.outside.get("ranks", 0.0), self.most_ranks),
             ("the sequence length and its division over ranks are", distance.of_sequence, self.most_sequence),
-            (f"{describe_doublings(distance.outside)} are", distance.doublings, self.most_doublings),
+            (f"{describe_doublings(distance.sizes_outside)} are", distance.doublings, self.most_doublings),
         ):
             if doublings > most:
                 return (

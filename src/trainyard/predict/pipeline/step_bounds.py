@@ -59,14 +59,22 @@ class LayerKind(NamedTuple):
 
 class Parts(NamedTuple):
     """Seconds of a micro-batch. `head_forward_s`, `head_backward_s`: the language model's head; `loss_s`: the loss and
-    its gradient; `transfer_s`: from one rank to the next; `host_s`: host time on each rank outside the layers."""
+    its gradient; `ends`: communication of sharded embeddings and heads; `transfer_s`: from one rank to the next;
+    `host_s`: host time on each rank outside the layers."""
 
     kinds: Sequence[LayerKind]
     head_forward_s: Column
     head_backward_s: Column
     loss_s: Column
+    ends: Sharded
     transfer_s: Column
     host_s: float
+
+    @property
+    def single_stage_s(self) -> Column:
+        """Seconds outside the layers on a single stage."""
+        head_s = self.head_forward_s + self.head_backward_s + self.loss_s
+        return head_s + self.ends.forward_s + self.ends.backward_s + self.host_s
 
 
 def parts(cases: Cases, hardware: RankHardware, tuned: Constants) -> Parts:
@@ -79,11 +87,14 @@ def parts(cases: Cases, hardware: RankHardware, tuned: Constants) -> Parts:
         _layer_kind_times(kind_cases, count, before, hardware, tuned)
         for kind_cases, count, before in _split_by_kind(cases)
     ]
+    last = kinds[-1]
+    ends = data_parallel.sharded_ends(cases, hardware, tuned, last.forward.seconds, last.recompute_and_backward.seconds)
     return Parts(
         kinds=kinds,
         head_forward_s=head_forward_s,
         head_backward_s=head_backward_s,
         loss_s=loss_s,
+        ends=ends,
         transfer_s=np.where(cases.pp > 1, transfer_s, 0.0),
         host_s=tuned.microbatch_s,
     )
@@ -109,6 +120,7 @@ def bound_parts(parts: Parts, rows: npt.NDArray[np.intp], count: int) -> Parts:
         head_forward_s=take(parts.head_forward_s),
         head_backward_s=take(parts.head_backward_s),
         loss_s=take(parts.loss_s),
+        ends=data_parallel.NOT_SHARDED,  # a pipeline exchanges them once per step
         transfer_s=take(parts.transfer_s),
     )
 
@@ -170,7 +182,7 @@ def least_layer_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) 
 def alone(cases: Cases, parts: Parts) -> Column:
     """Seconds of all micro-batches of a step on a single stage."""
     layers_s = sum((kind.count * (kind.forward_s + kind.backward_s) for kind in parts.kinds), np.zeros(1))
-    return cases.accumulate * (layers_s + parts.head_forward_s + parts.head_backward_s + parts.loss_s + parts.host_s)
+    return cases.accumulate * (layers_s + parts.single_stage_s)
 
 
 def bound(cases: Cases, parts: Parts) -> Column:
@@ -202,7 +214,9 @@ def _rank_bound(cases: Cases, parts: Parts, stages: StagePartition, rank: Column
     head_s = np.where(
         rank == np.where(is_v_shaped, 0, cases.pp - 1), parts.head_forward_s + parts.head_backward_s + parts.loss_s, 0.0
     )
-    busy_s = parts.host_s + transfers_received * parts.transfer_s + head_s
+    busy_s = (
+        parts.host_s + transfers_received * parts.transfer_s + head_s + parts.ends.forward_s + parts.ends.backward_s
+    )
     # (first layer, end, 1 if the rank has it) of each stage of the rank: V-shaped schedules return up the ranks.
     rank_stages: list[tuple[Column, Column, Column]] = []
     for chunk in range(int(np.max(cases.interleave))):

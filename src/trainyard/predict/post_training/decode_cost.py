@@ -90,16 +90,19 @@ def decode_seconds(model: Model, machine: MachineModel, tp: int, batch: Column) 
     """Seconds of a decode step by the number of running requests, of shape [batches], without the reading of the KV
     cache. The host's part, once per step, is that of a micro-batch of training."""
     running = column(batch)
-    # Products of few rows are bound by reading weights; the share of grouped products is fitted to many rows.
-    tuned = machine.values._replace(bandwidth=WEIGHT_BANDWIDTH.value, grouped=1.0)
-    hardware = machine.hardware
+    # Products of few rows are bound by reading weights: how their rate falls with rows, and the share of grouped
+    # products, are fitted to the many rows of training, if the machine's own products were not probed.
+    hardware, tuned = machine.hardware, machine.values._replace(bandwidth=WEIGHT_BANDWIDTH.value, grouped=1.0)
+    tuned = tuned if hardware.has_probed_products else tuned._replace(rows=0.0)
     step = _cases(model, tp, running, 1)
     if model.experts:
         step = replace(step, experts=touched_experts(model, running))
     forward, _ = layer.layer(step, hardware, tuned)
+    # The measured bandwidth is that of whole kernels.
+    products, _ = layer.layer(step, hardware, tuned._replace(kernel_s=0.0))
     size_bytes = running * model.hidden_size * VALUE_BYTES
     reduce_s = shapes.sublayer_count(step) * _small_all_reduce_seconds(machine, step, size_bytes)
-    compute_s = forward.matmul + forward.elementwise + forward.route + tuned.kernel_s  # and attention's kernel
+    compute_s = products.matmul + forward.elementwise + forward.route + tuned.kernel_s  # and attention's kernel
     head_s, _, _ = layer.head(step, hardware, tuned)
     return model.layers * (compute_s + reduce_s) + head_s + tuned.microbatch_s
 

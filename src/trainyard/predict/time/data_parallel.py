@@ -1,5 +1,5 @@
-"""Communication of data parallelism: per layer, all-gathered weights and reduce-scattered gradients; or per step,
-all-reduced gradients.
+"""Communication of data parallelism: per layer and for the tables of the vocabulary, all-gathered weights and
+reduce-scattered gradients; or per step, all-reduced gradients.
 
 A column has a value per case (layout), of shape [case]. Parameters are common to the data-parallel ranks or those of
 experts, which fewer ranks share.
@@ -112,9 +112,10 @@ class Sharded(NamedTuple):
 
 
 def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: Column, backward_s: Column) -> Sharded:
-    """Communication of one layer and micro-batch, overlapped with its compute, `forward_s` and `backward_s`. ZeRO-2
-    keeps the gathered weights for the backward pass, ZeRO-1 never shards them (Rajbhandari et al. 2020,
-    arXiv:1910.02054, section 5)."""
+    """Communication of one layer and micro-batch, mean over the layers, overlapped with the compute of another,
+    `forward_s` and `backward_s`: weights are gathered while the layer before computes, and gradients are scattered
+    while the layer before goes backward. The first layer has none before it. ZeRO-2 keeps the gathered weights for the
+    backward pass, ZeRO-1 never shards them (Rajbhandari et al. 2020, arXiv:1910.02054, section 5)."""
     shards, owners = collective_time.shards(cases, hardware), expert_replicas(cases, hardware)
     gathers = _gathers_per_micro_batch(cases)
 
@@ -135,13 +136,10 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
     if not (cases.offload == offload.ALL).any():
         forward_gather = overlap(tuned, gathered_s, forward_s)
         backward_gather, scatter = overlap_in_sequence(tuned, (regathered_s, scattered_s), backward_s)
-        return Sharded(
-            forward_gather=forward_gather,
+        return NOT_SHARDED._replace(
+            forward_gather=_expose_first_layer(cases, forward_gather),
             backward_gather=backward_gather,
-            gradient_scatter=scatter,
-            forward_copy=_NO_COMMUNICATION,
-            backward_copy=_NO_COMMUNICATION,
-            gradient_copy=_NO_COMMUNICATION,
+            gradient_scatter=_expose_first_layer(cases, scatter),
         )
     owned_parameters, _ = count_owned_parameters(cases, hardware)  # of a layer, on a rank
     offloads = gathers & (cases.offload == offload.ALL)
@@ -155,16 +153,51 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
     parts_s = regathered_s, scattered_s, np.where(cases.zero >= 3, weight_copy_s, 0.0), gradient_copy_s
     backward_gather, scatter, backward_copy, gradient_copy = overlap_in_sequence(tuned, parts_s, backward_s)
     return Sharded(
-        forward_gather=forward_gather,
+        forward_gather=_expose_first_layer(cases, forward_gather),
         backward_gather=backward_gather,
-        gradient_scatter=scatter,
+        gradient_scatter=_expose_first_layer(cases, scatter),
         forward_copy=forward_copy,
         backward_copy=backward_copy,
         gradient_copy=gradient_copy,
     )
 
 
-_NO_COMMUNICATION = Exposed(np.zeros(1), np.zeros(1))
+NOT_SHARDED = Sharded(*(Exposed(np.zeros(1), np.zeros(1)) for _ in Sharded._fields))
+"""No communication."""
+
+
+def sharded_ends(
+    cases: Cases, hardware: RankHardware, tuned: Constants, last_forward_s: Column, last_backward_s: Column
+) -> Sharded:
+    """Communication of the embedding and the head of one micro-batch, which stay gathered for the backward pass. The
+    embedding is gathered first and scattered last, when nothing else computes; the exchanges of the head overlap with
+    the last layer, whose seconds are `last_forward_s` and `last_backward_s`."""
+    shards, gathers = collective_time.shards(cases, hardware), _gathers_per_micro_batch(cases)
+    has_table = cases.lead_parameters == 0  # else samples enter by a projection, and the table is a classifier
+    is_tied = has_table & (cases.tie_word_embeddings > 0)  # a single unit, gathered first and scattered last
+
+    def exchange(weights: Weights, value_bytes: Column, collective: str, compute_s: Column) -> Exposed:
+        embedding = np.where(has_table, weights.table, cases.lead_parameters)
+        head = np.where(is_tied, 0.0, weights.table) + cases.tail_parameters
+        embedding_s, head_s = (
+            np.where(values > 0, collective_time.gather(hardware, tuned, shards, values * value_bytes, collective), 0.0)
+            for values in (embedding, head)
+        )
+        overlapped = overlap(tuned, head_s, compute_s)
+        exchanged = overlapped._replace(seconds=embedding_s + overlapped.seconds)
+        return exchanged.times(np.where(gathers, 1.0, 0.0))
+
+    weights = shapes.weights(cases)
+    return NOT_SHARDED._replace(
+        forward_gather=exchange(weights, cases.width_bytes, "all_gather", last_forward_s),
+        gradient_scatter=exchange(weights.trained(cases), cases.reduce_bytes, "reduce_scatter", last_backward_s),
+    )
+
+
+def _expose_first_layer(cases: Cases, part: Exposed) -> Exposed:
+    """The mean over layers of which one overlaps with nothing. `part`: of a layer that overlaps."""
+    exposed_s = part.hidden / cases.layers
+    return Exposed(part.seconds + exposed_s, part.hidden - exposed_s)
 
 
 def overlap_in_sequence(tuned: Constants, parts_s: Sequence[Column], compute_s: Column) -> list[Exposed]:

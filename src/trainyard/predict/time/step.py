@@ -20,7 +20,7 @@ from trainyard.predict.inputs.hardware import RankHardware
 from trainyard.predict.pipeline import simulation, step_bounds
 from trainyard.predict.pipeline.step_bounds import LayerKind, Parts
 from trainyard.predict.time import data_parallel, offload, orthogonalization
-from trainyard.predict.time.data_parallel import Exposed
+from trainyard.predict.time.data_parallel import Exposed, Sharded
 from trainyard.predict.time.layer import Phase
 
 
@@ -152,6 +152,7 @@ def outside_layers(
         AccountSeconds("compute/matmul", "forward", head_micro_batches * parts.head_forward_s),
         AccountSeconds("compute/matmul", "backward", head_micro_batches * parts.head_backward_s),
         AccountSeconds("compute/softmax", "forward", head_micro_batches * parts.loss_s),
+        *_sharded_accounts(parts.ends, head_micro_batches),
         AccountSeconds(
             account="comm/send_recv@pp", phase="other", seconds=means.exchange, hidden=means.moved - means.exchange
         ),
@@ -177,18 +178,21 @@ def layer_accounts(kind: LayerKind, layer_passes: Column) -> list[AccountSeconds
         *_phase_accounts("recompute", kind.recomputation, layer_passes),
         *_phase_accounts("backward", kind.backward, layer_passes),
         AccountSeconds("launch_gap/launch", "backward", layer_passes * kind.recompute_and_backward.gap),
-        _communication_account("comm/all_gather@dp_shard", "forward", kind.sharded.forward_gather.times(layer_passes)),
-        _communication_account(
-            "comm/all_gather@dp_shard", "backward", kind.sharded.backward_gather.times(layer_passes)
-        ),
-        _communication_account(
-            "comm/reduce_scatter@dp_shard", "backward", kind.sharded.gradient_scatter.times(layer_passes)
-        ),
-        _communication_account("copy/h2d", "forward", kind.sharded.forward_copy.times(layer_passes)),
-        _communication_account("copy/h2d", "backward", kind.sharded.backward_copy.times(layer_passes)),
-        _communication_account("copy/d2h", "backward", kind.sharded.gradient_copy.times(layer_passes)),
+        *_sharded_accounts(kind.sharded, layer_passes),
         _communication_account("copy/d2h", "forward", kind.activations_out.times(layer_passes)),
         _communication_account("copy/h2d", "backward", kind.activations_back.times(layer_passes)),
+    ]
+
+
+def _sharded_accounts(sharded: Sharded, passes: Column) -> list[AccountSeconds]:
+    """The accounts of weights that are gathered and gradients that are scattered, `passes` times per rank."""
+    return [
+        _communication_account("comm/all_gather@dp_shard", "forward", sharded.forward_gather.times(passes)),
+        _communication_account("comm/all_gather@dp_shard", "backward", sharded.backward_gather.times(passes)),
+        _communication_account("comm/reduce_scatter@dp_shard", "backward", sharded.gradient_scatter.times(passes)),
+        _communication_account("copy/h2d", "forward", sharded.forward_copy.times(passes)),
+        _communication_account("copy/h2d", "backward", sharded.backward_copy.times(passes)),
+        _communication_account("copy/d2h", "backward", sharded.gradient_copy.times(passes)),
     ]
 
 
