@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trainyard import words
-from trainyard.machine import Machine
+from trainyard.machine import Link, Machine, find_machine
 from trainyard.predict.inputs import constant_sets, hardware
 from trainyard.predict.inputs.constant_sets import ConstantSet
 from trainyard.predict.inputs.constants import Constants
@@ -45,9 +45,32 @@ def build(machine: Machine, software: str, dtype: str) -> MachineModel:
         hardware=rank_hardware,
         software=software,
         tuned=tuned,
-        values=tuned.values(),
+        values=_with_latencies(tuned.values(), machine),
         peak=_reference(rank_hardware, dtype),
     )
+
+
+def _with_latencies(values: Constants, machine: Machine) -> Constants:
+    """Constants for the latencies of the machine's links. The fitted seconds of a hop are those of the machine in the
+    package with the same device; constants of the machine's own are of its links already."""
+    if machine.calibration:
+        return values
+    shipped = find_machine(machine.device.name)
+    return values._replace(
+        intra_node_s=_hop_seconds(values.intra_node_s, machine.intra_node, shipped.intra_node if shipped else None),
+        inter_node_s=_hop_seconds(values.inter_node_s, machine.inter_node, shipped.inter_node if shipped else None),
+    )
+
+
+def _hop_seconds(fitted_s: float, link: Link | None, of_package: Link | None) -> float:
+    """Seconds of a hop: `fitted_s`, which includes the software's time, plus the difference in latency to the link that
+    it was fitted to. At least the latency, unless it was already fitted to be less."""
+    if link is None:
+        return fitted_s
+    latency_s = link.latency.value
+    if of_package is None:
+        return max(fitted_s, latency_s)
+    return max(fitted_s + latency_s - of_package.latency.value, min(fitted_s, latency_s))
 
 
 def _reference(rank_hardware: RankHardware, dtype: str) -> ReferencePeak:
