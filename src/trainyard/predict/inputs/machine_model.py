@@ -70,7 +70,7 @@ def _hop_seconds(fitted_s: float, link: Link | None, of_package: Link | None) ->
     latency_s = link.latency.value
     if of_package is None:
         return max(fitted_s, latency_s)
-    return max(fitted_s + latency_s - of_package.latency.value, min(fitted_s, latency_s))
+    return max(fitted_s + (latency_s - of_package.latency.value), min(fitted_s, latency_s))
 
 
 def _reference(rank_hardware: RankHardware, dtype: str) -> ReferencePeak:
