@@ -181,7 +181,7 @@ def interval_of(model: MachineModel, case: Cases) -> Interval:
         same_software=model.software in fitted.software,
         outside=fitted.outside(case),
         above_largest=max(0.0, float(np.log2(case.ranks[0] / _largest_fitted()))),
-        host_share=float(host_share(case, model.hardware, model.values)[0]),
+        host_share=host_share(case, model.hardware, model.values),
     )
     return error_scale().interval(distance)
 
