@@ -117,7 +117,7 @@ def predict_left_out(
             rows_of_kind=of_kind.rows if of_kind else 0, owners_of_kind=len(of_kind.owners) if of_kind else 0,
             outside=nearest.outside(case) if nearest else {},
             above_largest=max(0.0, float(np.log2(ranks_of(row) / largest))),
-            host_share=host_share(case, where, constants),
+            host_share=float(host_share(case, where, constants)[0]),
             log_ratio=float(np.log(seconds[0] / expected[0])), log_spread=fit.log_spread(row, constants),
         )  # fmt: skip
 
