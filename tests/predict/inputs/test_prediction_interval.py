@@ -18,7 +18,14 @@ from trainyard.predict.inputs import cases, constant_sets, machine_model
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.fitted_range import FEATURES, FORMAT, SEQUENCE, features, range_of
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
-from trainyard.predict.inputs.prediction_interval import ASSUMED_HIGH, ASSUMED_LOW, Distance, error_scale, interval_of
+from trainyard.predict.inputs.prediction_interval import (
+    ASSUMED_HIGH,
+    ASSUMED_LOW,
+    Distance,
+    error_scale,
+    interval_of,
+    intervals_of,
+)
 from trainyard.predict.search.layout_cost import cost_job
 from trainyard.recipe import Recipe
 
@@ -97,6 +104,16 @@ def example() -> Job:
 def case(**changed: float) -> Cases:
     plain = cases.of_jobs([example()])
     return replace(plain, **{name: cases.column(value) for name, value in changed.items()})
+
+
+@pytest.mark.parametrize("offloaded", [(0.0, 0.0, 0.0), (0.0, 1.0, 0.0), (1.0, 1.0, 1.0)])
+def test_intervals_of_several_steps_are_those_of_each(offloaded: tuple[float, ...]) -> None:
+    h100 = machine_model.build(machines.load("h100"), "megatron", "bfloat16")
+    sequences, layers = np.array([1.0, 2.0, 4.0]), np.array([8.0, 16.0, 32.0])
+    together = replace(case(), micro_batch_size=sequences, layers=layers, offload=np.array(offloaded))
+    each = [interval_of(h100, together.take(np.array([row]))) for row in range(3)]
+    assert intervals_of(h100, together) == each
+    assert [interval.calibrated for interval in each] == [value == 0 for value in offloaded]
 
 
 def test_which_steps_are_calibrated() -> None:

@@ -512,9 +512,3 @@ def test_known_machines_have_no_fabric_and_no_terms_of_it() -> None:
     }
     for collective, seconds in expected.items():
         assert collective(rank_hardware, tuned, members, column(BYTES))[0] == pytest.approx(seconds, rel=1e-12)
-
-
-@pytest.mark.parametrize("rows", [np.array([0]), np.array([0, 0, 0])])
-def test_rows_of_hardware_keep_the_fabric(rows: np.ndarray) -> None:
-    rank_hardware = on_tree(Tree(8, 64, ((16, 4.0),)))
-    assert rank_hardware.take(rows).fabric == rank_hardware.fabric

@@ -336,8 +336,3 @@ def test_ranks_of_a_device_share_its_links() -> None:
     assert box.gather[0] == pytest.approx(7 / 3 * 48e9)
     every_other = torus_time.box(rank_torus(TRN1), column(4), column(2), column(32))
     assert every_other.gather[0] == pytest.approx(48e9)
-
-
-def test_rows_of_hardware_keep_the_torus() -> None:
-    rank_hardware = hardware.of_machine(TRN1, "bfloat16")
-    assert rank_hardware.take(np.array([0, 0])).torus == rank_hardware.torus

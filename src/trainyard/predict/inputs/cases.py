@@ -6,7 +6,7 @@ A case is the dimensions of a model, a layout and a recipe; it is a row of the c
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -237,11 +237,10 @@ class Cases:
     """1 if trainyard's own trainer runs the case, whose memory is modelled moment by moment, else 0."""
 
     def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Cases:
-        """The cases at these rows: indices, or a mask over all cases."""
-        n = len(self)
-        return replace(
-            self, **{field.name: np.broadcast_to(getattr(self, field.name), n)[rows] for field in fields(self)}
-        )
+        """The cases at these rows: indices, or a mask over all cases. Columns of shape (1,) stay as they are, unless
+        there is only one case."""
+        count, columns = len(self), {name: getattr(self, name) for name in self.__slots__}
+        return replace(self, **{name: column[rows] for name, column in columns.items() if np.size(column) == count})
 
     def __len__(self) -> int:
         sizes = {np.size(getattr(self, name)) for name in self.__slots__}

@@ -6,11 +6,10 @@ if all cases (rows of a prediction) have the same hardware.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from trainyard import words
 from trainyard.errors import UnknownName
@@ -89,12 +88,6 @@ class RankHardware:
     """The links inside a node, if they are a torus; the same in all cases."""
     algorithms: tuple[str, ...] = ()
     """Algorithms of collectives in addition to rings and trees, of both links; the same in all cases."""
-
-    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> RankHardware:
-        """The hardware of these rows (cases)."""
-        names = [field.name for field in fields(RankHardware) if field.name not in COMMON]
-        size = max(np.size(getattr(self, name)) for name in names)
-        return replace(self, **{name: np.broadcast_to(getattr(self, name), size)[rows] for name in names})
 
     @property
     def has_probed_products(self) -> bool:

@@ -174,29 +174,51 @@ _SOFTWARE = {"fsdp": "FSDP", "megatron": "Megatron"}
 
 
 def interval_of(model: MachineModel, case: Cases) -> Interval:
-    """The interval of a step. `case`: a single case. Not calibrated if its tensors are offloaded, if the network
-    between nodes is oversubscribed or collectives choose from more algorithms than rings and trees, if Muon updates its
-    weights, if ranks get unequal numbers of tokens for their experts, if its machine file has other rates than its
-    device, if few rows or none of its kind of model and software were fitted, or if they are too far from it. All
-    fitted rows with adapters have them on attention's matrices of dense decoders, in 8 or 16 bits."""
+    """The interval of a step. `case`: a single case."""
+    return intervals_of(model, case)[0]
+
+
+def intervals_of(model: MachineModel, cases: Cases) -> list[Interval]:
+    """The interval of each case's step. Not calibrated if its tensors are offloaded, if the network between nodes is
+    oversubscribed or collectives choose from more algorithms than rings and trees, if Muon updates its weights, if
+    ranks get unequal numbers of tokens for their experts, if its machine file has other rates than its device, if few
+    rows or none of its kind of model and software were fitted, or if they are too far from it. All fitted rows with
+    adapters have them on attention's matrices of dense decoders, in 8 or 16 bits."""
+    rows = [cases.take(np.array([row])) for row in range(len(cases))]
+    intervals = [_interval_at_any_distance(model, case) for case in rows]
+    if None not in intervals:
+        return [interval for interval in intervals if interval]
+    shares = host_share(cases, model.hardware, model.values).tolist()  # of all cases at once
+    return [
+        interval or error_scale().interval(_distance(model, case, share))
+        for interval, case, share in zip(intervals, rows, shares, strict=True)
+    ]
+
+
+def _interval_at_any_distance(model: MachineModel, case: Cases) -> Interval | None:
+    """The interval of a single case if it does not depend on its distance from the fitted trainings, else None."""
     tuned, kind = model.tuned, kind_of(case)
     if because := _unlike_fitted(model, case):
         return uncalibrated(because)
     if own := tuned.prediction_intervals.get(kind):
         return Interval(*own)
-    if because := _without_fitted_rows(model, kind):
-        return uncalibrated(because)
-    fitted = tuned.ranges[kind]
-    distance = Distance(
+    because = _without_fitted_rows(model, kind)
+    return uncalibrated(because) if because else None
+
+
+def _distance(model: MachineModel, case: Cases, host_share: float) -> Distance:
+    """The distance of a single case from the fitted trainings of its kind."""
+    kind = kind_of(case)
+    fitted = model.tuned.ranges[kind]
+    return Distance(
         kind=kind,
         owners=len(fitted.owners),
         machine_fitted=constant_sets.name_of_device(model.machine) in fitted.machines,
         same_software=model.software in fitted.software,
         outside=fitted.outside(case),
         above_largest=max(0.0, float(np.log2(case.ranks[0] / _largest_fitted()))),
-        host_share=float(host_share(case, model.hardware, model.values)[0]),
+        host_share=host_share,
     )
-    return error_scale().interval(distance)
 
 
 def _unlike_fitted(model: MachineModel, case: Cases) -> str:

@@ -23,7 +23,7 @@ from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.machine_model import MachineModel
 from trainyard.predict.inputs.padded_vocabulary import UNEVEN
-from trainyard.predict.inputs.prediction_interval import interval_of
+from trainyard.predict.inputs.prediction_interval import Interval, interval_of
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.pipeline import bubble, partition, step_bounds
 from trainyard.predict.pipeline.bubble import PipelineBubble
@@ -77,6 +77,7 @@ def cost_job(job: Job, machine: Machine, framework: Framework, budget: TrainingB
         model,
         times,
         row=0,
+        interval=interval_of(model, case),
         reserved=reserved,
         host_bytes=host_bytes,
         budget=budget,
@@ -141,16 +142,16 @@ def cost_case(
     model: MachineModel,
     times: StepTime,
     row: int,
+    interval: Interval,
     reserved: float,
     host_bytes: float,
     budget: TrainingBudget,
     front: bool,
 ) -> LayoutCost:
-    """Computes a layout's cost from its simulated step. `case`: the job's single case, which is at `row` of `times`.
-    `reserved`, `host_bytes`: bytes of a rank on its device and in its host's memory. `budget`: with tokens, for days
-    and dollars. `front`: as in `LayoutCost`."""
+    """Computes a layout's cost from its simulated step. `case`: the job's single case, which is at `row` of `times`;
+    `interval`: of its step. `reserved`, `host_bytes`: bytes of a rank on its device and in its host's memory. `budget`:
+    with tokens, for days and dollars. `front`: as in `LayoutCost`."""
     ledger = predicted_ledger.ledger(times, row, job.layout.ranks, model.machine.name)
-    interval = interval_of(model, case)
     low, high = interval.bounds(ledger.wall_ns)
     memory = framework_memory.memory(case).parts()
     plan = Plan(

@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-import numpy as np
-
 from trainyard.errors import BadJob, UnknownName
 from trainyard.job import Job
 from trainyard.machine import Machine
@@ -60,12 +58,10 @@ def search(
     change that helps."""
     space = find_fitting(wanted, machine, framework)
     refused: list[str] = []
-    choices: list[LayoutCost] = []
     by_time = space.by_time()
     runnable = search_space.runnable_cases(space, by_time, refuses, refused)
-    for each in islice(runnable, most):  # the fastest first: on the front if it needs less memory than all before
-        least_reserved = min((choice.reserved for choice in choices), default=np.inf)
-        choices.append(search_space.cost_choice(space, each, budget, int(each[0].required) < least_reserved))
+    simulated = list(islice(runnable, most))
+    choices = search_space.cost_choices(space, simulated, budget, search_space.are_on_front(simulated))
     if not choices:
         raise BadJob(*search_space.explain_refusals(refused))
     points: list[LayoutPoint] = []
@@ -119,8 +115,8 @@ def fastest(
     layouts = search_space.enumerate_layouts(wanted, machine, framework)
     narrow = narrow_search.find_fastest(wanted, layouts, machine, framework, refuses)
     space, runnable = narrow or _find_fastest_of_all(wanted, layouts, machine, framework, refuses)
-    choice = search_space.cost_choice(space, runnable, budget, front=True)
-    return stage_placement.place_layers(space, [choice], budget)[0]
+    choices = search_space.cost_choices(space, [runnable], budget, [True])
+    return stage_placement.place_layers(space, choices, budget)[0]
 
 
 def _find_fastest_of_all(

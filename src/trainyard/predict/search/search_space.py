@@ -6,7 +6,7 @@ of the cost model, a row of `Cases`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.inputs.machine_model import MachineModel
-from trainyard.predict.inputs.prediction_interval import interval_of
+from trainyard.predict.inputs.prediction_interval import Interval, intervals_of
 from trainyard.predict.search import infeasible, offload_variants, points, remedies
 from trainyard.predict.search.best_first import BestFirstSearch, TimedCase
 from trainyard.predict.search.layout_cost import LayoutCost, cost_case
@@ -146,22 +146,32 @@ def explain_refusals(refused: list[str]) -> tuple[str, str]:
     return f"{count}; the fastest: {refused[0]}", next_step
 
 
-def cost_choice(space: SearchSpace, runnable: Runnable, budget: TrainingBudget, front: bool = False) -> LayoutCost:
-    """The cost of a simulated layout. `budget`: for days and dollars; `front`: whether all faster layouts need more
-    memory."""
-    timed, job = runnable
-    case, host_bytes = space.cases.take(np.array([timed.index])), float(space.sizes.host_bytes[timed.index])
-    return cost_case(
-        case,
-        job,
-        space.model,
-        times=timed.times,
-        row=timed.row,
-        reserved=timed.required,
-        host_bytes=host_bytes,
-        budget=budget,
-        front=front,
-    )
+def are_on_front(runnable: Sequence[Runnable]) -> list[bool]:
+    """For each of several layouts, the fastest first, whether it needs less memory than all before."""
+    required = [int(timed.required) for timed, _ in runnable]
+    return [size < min(required[:at], default=np.inf) for at, size in enumerate(required)]
+
+
+def cost_choices(
+    space: SearchSpace, runnable: Sequence[Runnable], budget: TrainingBudget, on_front: Sequence[bool]
+) -> list[LayoutCost]:
+    """The costs of simulated layouts. `budget`: for days and dollars; `on_front`: for each, whether all faster layouts
+    need more memory."""
+    return [
+        cost_case(
+            space.cases.take(np.array([timed.index])),
+            job,
+            space.model,
+            times=timed.times,
+            row=timed.row,
+            interval=interval,
+            reserved=timed.required,
+            host_bytes=float(space.sizes.host_bytes[timed.index]),
+            budget=budget,
+            front=front,
+        )
+        for (timed, job), interval, front in zip(runnable, _intervals(space, runnable), on_front, strict=True)
+    ]
 
 
 def ledger_of(space: SearchSpace, runnable: Runnable) -> Ledger:
@@ -170,26 +180,35 @@ def ledger_of(space: SearchSpace, runnable: Runnable) -> Ledger:
     return predicted_ledger.ledger(timed.times, timed.row, job.layout.ranks, space.model.machine.name)
 
 
-def point_of(space: SearchSpace, runnable: Runnable, known: LayoutCost) -> LayoutPoint:
-    """A simulated layout as a point of a chart. `known`: any other layout, whose bill is scaled to this step time."""
-    timed, job = runnable
-    wall_ns = round(timed.wall_seconds * 1e9)
-    low, high = interval_of(space.model, space.cases.take(np.array([timed.index]))).bounds(wall_ns)
-    bill = known.bill.slower(wall_ns / known.plan.ledger.wall_ns)
-    return points.of_job(job, wall_ns, low, high, int(timed.required), bill)
+def points_of(space: SearchSpace, runnable: Sequence[Runnable], known: Sequence[LayoutCost]) -> list[LayoutPoint]:
+    """Simulated layouts as points of a chart. `known`: for each any other layout, whose bill is scaled to its step
+    time."""
+    scaled_points: list[LayoutPoint] = []
+    for (timed, job), interval, other in zip(runnable, _intervals(space, runnable), known, strict=True):
+        wall_ns = round(timed.wall_seconds * 1e9)
+        low, high = interval.bounds(wall_ns)
+        bill = other.bill.slower(wall_ns / other.plan.ledger.wall_ns)
+        scaled_points.append(points.of_job(job, wall_ns, low, high, int(timed.required), bill))
+    return scaled_points
+
+
+def _intervals(space: SearchSpace, runnable: Sequence[Runnable]) -> list[Interval]:
+    """The prediction intervals of simulated layouts."""
+    return intervals_of(space.model, space.cases.take(np.array([timed.index for timed, _ in runnable], np.intp)))
 
 
 def extend_front(
     space: SearchSpace, by_time: BestFirstSearch, runnable: Iterator[Runnable], known: LayoutCost, least_memory: int
-) -> Iterator[LayoutPoint]:
-    """Yields the rest of the Pareto front of time and memory, the fastest first: the next `runnable` cases that need
-    less memory than `least_memory` and all before, to which the search `by_time` is restricted. `known`: as in
-    `point_of`."""
+) -> list[LayoutPoint]:
+    """The rest of the Pareto front of time and memory, the fastest first: the next `runnable` cases that need less
+    memory than `least_memory` and all before, to which the search `by_time` is restricted. `known`: as in
+    `points_of`."""
     by_time.only_below(least_memory)
+    front: list[Runnable] = []
     for each in runnable:
-        point = point_of(space, each, known)
-        yield point
-        by_time.only_below(point.reserved)
+        front.append(each)
+        by_time.only_below(int(each[0].required))
+    return points_of(space, front, [known] * len(front))
 
 
 def _lower_bounds(cases: Cases, model: MachineModel, indices: Indices) -> Column:

@@ -63,12 +63,9 @@ def shortlist(
     plain, no_baseline = baseline.find_baseline(space, machine, refuses)
     simplest = _find_simplest_tied(space, fastest_rows.rows, refuses)
     extra = {variants.key_of(space, each): each for each in (simplest, plain) if each}
-    added = {
-        key: search_space.cost_choice(space, each, budget)
-        for key, each in extra.items()
-        if key not in fastest_rows.rows
-    }
-    added = dict(zip(added, stage_placement.place_layers(space, list(added.values()), budget), strict=True))
+    new = {key: each for key, each in extra.items() if key not in fastest_rows.rows}
+    costs = search_space.cost_choices(space, list(new.values()), budget, [False] * len(new))
+    added = dict(zip(new, stage_placement.place_layers(space, costs, budget), strict=True))
     kept = [key for key in fastest_rows.rows if key in extra]
     others = [key for key in fastest_rows.rows if key not in extra]
     rows = {key: fastest_rows.rows[key] for key in (*kept, *others[: most - len(kept) - len(added)])} | added
@@ -99,21 +96,26 @@ def shortlist(
 
 def _find_fastest(space: SearchSpace, runnable: Iterator[Runnable], most: int, budget: TrainingBudget) -> _FastestRows:
     """The `most` fastest layouts that are not variants of each other."""
-    fastest_rows = _FastestRows(rows={}, variants={}, front=[])
-    least_memory = np.inf
+    simulated: list[Runnable] = []
+    by_key: dict[Key, list[Runnable]] = {}
     for each in islice(runnable, most * _MAX_PER_ROW):
-        key, on_front = variants.key_of(space, each), int(each[0].required) < least_memory
-        least_memory = min(least_memory, int(each[0].required))
-        if key in fastest_rows.rows:
-            point = search_space.point_of(space, each, fastest_rows.rows[key])
-            fastest_rows.variants.setdefault(key, []).append(point)
-        else:
-            fastest_rows.rows[key] = search_space.cost_choice(space, each, budget, on_front)
-            point = fastest_rows.rows[key].point
-        fastest_rows.front += [point] * on_front
-        if len(fastest_rows.rows) == most:
+        simulated.append(each)
+        by_key.setdefault(variants.key_of(space, each), []).append(each)
+        if len(by_key) == most:
             break
-    return fastest_rows
+    on_front = dict(zip((timed.index for timed, _ in simulated), search_space.are_on_front(simulated), strict=True))
+    firsts = [runnables[0] for runnables in by_key.values()]
+    choices = search_space.cost_choices(space, firsts, budget, [on_front[timed.index] for timed, _ in firsts])
+    rows = dict(zip(by_key, choices, strict=True))
+    others = [(key, each) for key, runnables in by_key.items() for each in runnables[1:]]
+    points = search_space.points_of(space, [each for _, each in others], [rows[key] for key, _ in others])
+    variants_of: dict[Key, list[LayoutPoint]] = {}
+    for (key, _), point in zip(others, points, strict=True):
+        variants_of.setdefault(key, []).append(point)
+    point_at = {timed.index: row.point for (timed, _), row in zip(firsts, choices, strict=True)}
+    point_at |= {timed.index: point for (_, (timed, _)), point in zip(others, points, strict=True)}
+    front = [point_at[index] for index, is_on_front in on_front.items() if is_on_front]
+    return _FastestRows(rows=rows, variants=variants_of, front=front)
 
 
 def _place_layers(space: SearchSpace, fastest_rows: _FastestRows, budget: TrainingBudget) -> None:

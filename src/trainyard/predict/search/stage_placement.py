@@ -22,6 +22,7 @@ from trainyard.predict.inputs import cases
 from trainyard.predict.inputs.cases import Cases, Column
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.machine_model import MachineModel
+from trainyard.predict.inputs.prediction_interval import interval_of
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.pipeline import partition
 from trainyard.predict.search import offload_variants
@@ -69,12 +70,14 @@ def place_layers(space: SearchSpace, choices: Sequence[LayoutCost], budget: Trai
 
 def _cost(space: SearchSpace, choice: LayoutCost, feasible: Partition, budget: TrainingBudget) -> LayoutCost:
     """The cost of `choice` with the layers partitioned as in `feasible`."""
+    case = feasible.cases.take(np.array([feasible.row]))
     return cost_case(
-        feasible.cases.take(np.array([feasible.row])),
+        case,
         with_less_layers(choice.plan.job, feasible.less),
         space.model,
         times=feasible.times,
         row=feasible.row,
+        interval=interval_of(space.model, case),
         reserved=feasible.reserved_bytes,
         host_bytes=choice.host_bytes,
         budget=budget,
