@@ -86,6 +86,7 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
         return float(likelihood + prior) / 2
 
     distances = [residual.distance for residual in residuals]
+    distances_of_owners = [residual.distance for residual in residuals if residual.split == "owner"]
     start = np.concatenate([centres, np.zeros(bias_features.shape[1])])
     logs, biases = np.split(minimize(loss, start).x, [scale_features.shape[1]])
     terms = np.exp(logs)
@@ -98,7 +99,7 @@ def estimate(every: Sequence[LeftOut]) -> ErrorScale:
         },
         quantile=_rounded(_quantile(scores[new_owner], weight[new_owner])),
         most_doublings=_rounded(_most_doublings(residuals)),
-        most_sequence=_farthest(distance.of_sequence for distance in distances),
+        most_attention=_farthest(distance.attention_share for distance in distances_of_owners),
         most_ranks=_farthest(distance.outside.get("ranks", 0.0) for distance in distances),
         most_above_largest=_farthest(distance.above_largest for distance in distances),
         groups=len({residual.group for residual in residuals if residual.split == "owner"}),

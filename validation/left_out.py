@@ -22,7 +22,7 @@ import numpy as np
 from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.constant_sets import family_of
 from trainyard.predict.inputs.prediction_interval import Distance
-from trainyard.predict.time.host_share import host_share
+from trainyard.predict.time.step_shares import step_shares
 from validation import fit, rows
 from validation.fit import Fitted
 from validation.rows import Row
@@ -40,9 +40,9 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     constants were fitted to; `owners_of_kind`: the number of owners of these; `same_family`: whether the constants are
     of its software, in any release; `same_software`, `machine_fitted`: whether rows of its release and of its machine
     remain; `outside`: doublings outside of the fitted range by feature; `above_largest`: doublings of its ranks above
-    those of the largest row that remains; `host_share`: of its step, as in `Distance`; `log_ratio`: logarithm of
-    measured over predicted; `log_spread`: standard deviation of the logarithm of the prediction over what the source
-    leaves open."""
+    those of the largest row that remains; `host_share`, `attention_share`: of its step, as in `Distance`; `log_ratio`:
+    logarithm of measured over predicted; `log_spread`: standard deviation of the logarithm of the prediction over what
+    the source leaves open."""
 
     id: str
     split: Split
@@ -60,6 +60,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     outside: dict[str, float]
     above_largest: float
     host_share: float
+    attention_share: float
     log_ratio: float
     log_spread: float
 
@@ -85,6 +86,7 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
             outside=self.outside,
             above_largest=self.above_largest,
             host_share=self.host_share,
+            attention_share=self.attention_share,
         )
 
 
@@ -106,6 +108,7 @@ def predict_left_out(
         constants = own.constants if own else chosen.values()
         expected, seconds = fit.predicted([row], constants)
         case, where, _ = fit.columns([row])
+        shares = step_shares(case, where, constants)
         of_kind = chosen.ranges.get(row.kind)
         nearest = of_kind or max(chosen.ranges.values(), key=lambda known: known.rows, default=None)
         yield LeftOut(
@@ -117,7 +120,7 @@ def predict_left_out(
             rows_of_kind=of_kind.rows if of_kind else 0, owners_of_kind=len(of_kind.owners) if of_kind else 0,
             outside=nearest.outside(case) if nearest else {},
             above_largest=max(0.0, float(np.log2(ranks_of(row) / largest))),
-            host_share=float(host_share(case, where, constants)[0]),
+            host_share=float(shares.host[0]), attention_share=float(shares.attention[0]),
             log_ratio=float(np.log(seconds[0] / expected[0])), log_spread=fit.log_spread(row, constants),
         )  # fmt: skip
 

@@ -36,7 +36,7 @@ def simulate(rng: np.random.Generator, sources: int) -> list[LeftOut]:
                     id=f"{source}-{at}", split="owner", left_out=f"s{source}", owner=f"s{source}", machine="h100",
                     kind=kind, software="megatron", constants="x", same_family=True, same_software=True,
                     machine_fitted=True, rows_of_kind=20, owners_of_kind=2, outside={"ranks": doublings},
-                    above_largest=0.0, host_share=share, log_ratio=float(error), log_spread=0.0,
+                    above_largest=0.0, host_share=share, attention_share=0.0, log_ratio=float(error), log_spread=0.0,
                 )
             )  # fmt: skip
     return residuals

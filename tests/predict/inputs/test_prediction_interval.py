@@ -16,7 +16,7 @@ from trainyard.layout import Layout
 from trainyard.model import Model
 from trainyard.predict.inputs import cases, constant_sets, machine_model
 from trainyard.predict.inputs.cases import Cases
-from trainyard.predict.inputs.fitted_range import FEATURES, FORMAT, SEQUENCE, features, range_of
+from trainyard.predict.inputs.fitted_range import FEATURES, FORMAT, features, range_of
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.prediction_interval import (
     ASSUMED_HIGH,
@@ -68,9 +68,8 @@ def test_distances_and_kinds_without_measurements_are_not_calibrated() -> None:
         near._replace(outside={"width": SCALE.most_doublings * 1.01}),
         near._replace(outside={"ranks": SCALE.most_ranks + 0.01}),
         near._replace(above_largest=SCALE.most_above_largest + 0.01),
-        near._replace(outside=dict.fromkeys(SEQUENCE, SCALE.most_sequence / 2 + 0.01)),
+        near._replace(attention_share=SCALE.most_attention + 0.01),
         near._replace(kind="pictures"),
-        *(near._replace(outside={name: SCALE.most_sequence + 0.01}) for name in SEQUENCE),
     ):
         interval = SCALE.interval(far)
         assert interval[:2] == (ASSUMED_LOW, ASSUMED_HIGH)
@@ -78,7 +77,7 @@ def test_distances_and_kinds_without_measurements_are_not_calibrated() -> None:
     for within in (
         near._replace(outside={"ranks": SCALE.most_ranks}),
         near._replace(above_largest=SCALE.most_above_largest),
-        *(near._replace(outside={name: SCALE.most_sequence}) for name in SEQUENCE),
+        near._replace(attention_share=SCALE.most_attention),
     ):
         assert SCALE.interval(within).calibrated
 

@@ -20,8 +20,6 @@ micro-batches of a step, `bits`: of the values in matrix products."""
 
 FORMAT = "bits"
 """The feature of the number format, of which there are two."""
-SEQUENCE = ("seq_len", "cp")
-"""Features with which the share of attention in a step grows, whose rate was then measured in few fitted trainings."""
 
 
 def features(cases: Cases) -> dict[str, Column]:

@@ -20,9 +20,9 @@ from trainyard.machine import Machine, find_machine
 from trainyard.predict.inputs import constant_sets
 from trainyard.predict.inputs.cases import Cases
 from trainyard.predict.inputs.constant_sets import family_of
-from trainyard.predict.inputs.fitted_range import FORMAT, SEQUENCE, describe_doublings
+from trainyard.predict.inputs.fitted_range import FORMAT, describe_doublings
 from trainyard.predict.inputs.machine_model import MachineModel
-from trainyard.predict.time.host_share import host_share
+from trainyard.predict.time.step_shares import step_shares
 
 
 class Interval(NamedTuple):
@@ -64,7 +64,7 @@ class Distance(NamedTuple):
     """How a training differs from the fitted ones of its kind of model: the `owners` of their sources, whether rows of
     its machine were fitted, of the same release of its software, and the doublings `outside` of their range by feature
     (`fitted_range.FEATURES`). `above_largest`: doublings of its ranks above those of the largest fitted training of all
-    kinds, devices and software. `host_share`: of its step (`host_share.host_share`)."""
+    kinds, devices and software. `host_share`, `attention_share`: of its step (`step_shares.StepShares`)."""
 
     kind: str
     owners: int
@@ -73,6 +73,7 @@ class Distance(NamedTuple):
     outside: Mapping[str, float]
     above_largest: float = 0.0
     host_share: float = 0.0
+    attention_share: float = 0.0
 
     @property
     def sizes_outside(self) -> dict[str, float]:
@@ -89,11 +90,6 @@ class Distance(NamedTuple):
         """Whether trainings with matrix products in its number format were fitted."""
         return FORMAT not in self.outside
 
-    @property
-    def of_sequence(self) -> float:
-        """Doublings outside of the range in the features of `SEQUENCE`."""
-        return sum(self.outside.get(name, 0.0) for name in SEQUENCE)
-
 
 class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Means and standard deviations of the error; the latter add in quadrature. `biases`, `kinds`: mean and standard
@@ -104,8 +100,9 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `doubling`: per doubling outside of the range; `host`: of the logarithm of the host's time, on which a part of the
     step depends (`Distance.host_share`). `quantile`: half the interval's width, in units of the scale.
     `groups`: owners of sources, by constants and kind, that these were estimated from; `most_doublings`: the largest
-    distance of several of them; `most_sequence`, `most_ranks`, `most_above_largest`: the largest distance of a row in
-    the features of `SEQUENCE`, in ranks, and in ranks above the largest training (`Distance.above_largest`)."""
+    distance of several of them; `most_attention`, `most_ranks`, `most_above_largest`: the largest share of attention in
+    the step of a row, the largest distance of a row in ranks, and in ranks above the largest training
+    (`Distance.above_largest`)."""
 
     biases: dict[str, float]
     kinds: dict[str, float]
@@ -116,7 +113,7 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     host: float
     quantile: float
     most_doublings: float
-    most_sequence: float
+    most_attention: float
     most_ranks: float
     most_above_largest: float
     groups: int
@@ -148,7 +145,6 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             return f"the error of {_KINDS[distance.kind]} was not estimated"
         for name, doublings, most in (
             ("the number of ranks is", distance.outside.get("ranks", 0.0), self.most_ranks),
-            ("the sequence length and its division over ranks are", distance.of_sequence, self.most_sequence),
             (f"{describe_doublings(distance.sizes_outside)} are", distance.doublings, self.most_doublings),
         ):
             if doublings > most:
@@ -156,6 +152,11 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                     f"{name} {doublings:.1f} doublings outside of the fitted trainings, and the error was only "
                     f"measured up to {most:g}"
                 )
+        if distance.attention_share > self.most_attention:
+            return (
+                f"attention takes {100 * distance.attention_share:.0f} % of the step, and the error was only measured up "
+                f"to {100 * self.most_attention:.0f} %"
+            )
         if distance.above_largest > self.most_above_largest:
             return (
                 f"it has {2**distance.above_largest:,.1f} times the ranks of the largest fitted training, and the "
@@ -188,10 +189,10 @@ def intervals_of(model: MachineModel, cases: Cases) -> list[Interval]:
     intervals = [_interval_at_any_distance(model, case) for case in rows]
     if None not in intervals:
         return [interval for interval in intervals if interval]
-    shares = host_share(cases, model.hardware, model.values).tolist()  # of all cases at once
+    hosts, attentions = step_shares(cases, model.hardware, model.values)  # of all cases at once
     return [
-        interval or error_scale().interval(_distance(model, case, share))
-        for interval, case, share in zip(intervals, rows, shares, strict=True)
+        interval or error_scale().interval(_distance(model, case, host, attention))
+        for interval, case, host, attention in zip(intervals, rows, hosts.tolist(), attentions.tolist(), strict=True)
     ]
 
 
@@ -206,7 +207,7 @@ def _interval_at_any_distance(model: MachineModel, case: Cases) -> Interval | No
     return uncalibrated(because) if because else None
 
 
-def _distance(model: MachineModel, case: Cases, host_share: float) -> Distance:
+def _distance(model: MachineModel, case: Cases, host_share: float, attention_share: float) -> Distance:
     """The distance of a single case from the fitted trainings of its kind."""
     kind = kind_of(case)
     fitted = model.tuned.ranges[kind]
@@ -218,6 +219,7 @@ def _distance(model: MachineModel, case: Cases, host_share: float) -> Distance:
         outside=fitted.outside(case),
         above_largest=max(0.0, float(np.log2(case.ranks[0] / _largest_fitted()))),
         host_share=host_share,
+        attention_share=attention_share,
     )
 
 

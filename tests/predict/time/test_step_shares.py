@@ -1,4 +1,4 @@
-"""The share of a step that its host bounds."""
+"""The shares of a step that its host and attention bound."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from trainyard import machine as machines
 from trainyard.job import Job
@@ -14,7 +15,7 @@ from trainyard.model import Model
 from trainyard.predict.inputs import cases, constant_sets, hardware
 from trainyard.predict.inputs.constants import HOST_S, Constants
 from trainyard.predict.time import step
-from trainyard.predict.time.host_share import host_share
+from trainyard.predict.time.step_shares import step_shares
 from trainyard.recipe import Recipe
 
 HARDWARE = hardware.of_machine(machines.load("h100"), "bfloat16")
@@ -32,26 +33,45 @@ def decoder(width: int, layers: int = 24, sequences: int = 8) -> Job:
 
 @given(width=st.sampled_from([256, 1024, 4096, 12288]), layers=st.integers(1, 96), sequences=st.sampled_from([8, 64]))
 def test_a_host_bounds_between_none_and_all_of_a_step(width: int, layers: int, sequences: int) -> None:
-    share = host_share(cases.of_jobs([decoder(width, layers, sequences)]), HARDWARE, Constants())
-    assert 0 <= share[0] <= 1
+    shares = step_shares(cases.of_jobs([decoder(width, layers, sequences)]), HARDWARE, Constants())
+    assert 0 <= shares.host[0] <= 1
+    assert 0 <= shares.attention[0] <= 1
 
 
 def test_a_step_of_the_host_alone_doubles_with_its_time() -> None:
     slow = Constants()._replace(**{name: 100 * getattr(Constants(), name) for name in HOST_S})
-    assert host_share(cases.of_jobs([decoder(256)]), HARDWARE, slow)[0] == pytest.approx(1, abs=0.05)
+    assert step_shares(cases.of_jobs([decoder(256)]), HARDWARE, slow).host[0] == pytest.approx(1, abs=0.05)
 
 
 def test_small_layers_wait_for_the_host_and_large_ones_do_not() -> None:
-    small, large = (host_share(cases.of_jobs([decoder(width)]), HARDWARE, Constants())[0] for width in (512, 8192))
+    small, large = (
+        step_shares(cases.of_jobs([decoder(width)]), HARDWARE, Constants()).host[0] for width in (512, 8192)
+    )
     assert small > 0.5
     assert large < 0.05
+
+
+def test_attention_bounds_long_sequences_only() -> None:
+    job = decoder(4096)
+    shares = []
+    for seq_len in (2048, 131072):
+        recipe = structs.replace(job.recipe, seq_len=seq_len, tokens_per_step=8 * seq_len)
+        case = cases.of_jobs([structs.replace(job, recipe=recipe)])
+        shares.append(float(step_shares(case, HARDWARE, Constants()).attention[0]))
+        ledger = step.step(case, HARDWARE, Constants())
+        attention_s = sum(
+            float(np.ravel(line.seconds)[0]) for line in ledger.lines if line.account == "compute/attention"
+        )
+        assert shares[-1] == pytest.approx(np.log2(1 + attention_s / float(ledger.wall[0])), abs=1e-3)
+    assert shares[0] < 0.2
+    assert shares[1] > 0.75
 
 
 def test_the_share_is_that_of_the_simulated_step_without_a_pipeline() -> None:
     case = cases.of_jobs([decoder(1024)])
     slower = Constants()._replace(**{name: 2 * getattr(Constants(), name) for name in HOST_S})
     walls = [step.step(case, HARDWARE, constants).wall for constants in (slower, Constants())]
-    assert host_share(case, HARDWARE, Constants()) == pytest.approx(np.log2(walls[0] / walls[1]))
+    assert step_shares(case, HARDWARE, Constants()).host == pytest.approx(np.log2(walls[0] / walls[1]))
 
 
 @pytest.mark.parametrize("name", machines.known())
