@@ -34,6 +34,7 @@ DISTANCES = st.builds(
     Distance, kind=st.sampled_from(sorted(SCALE.kinds)), owners=st.integers(1, 5), machine_fitted=st.booleans(),
     same_software=st.booleans(), outside=st.fixed_dictionaries({"width": st.floats(0, SCALE.most_doublings / 2)}),
     above_largest=st.floats(0, SCALE.most_above_largest), host_share=st.floats(0, 0.5),
+    attention_share=st.floats(0, SCALE.most_attention),
 )  # fmt: skip
 
 

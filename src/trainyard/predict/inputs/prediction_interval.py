@@ -154,8 +154,8 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 )
         if distance.attention_share > self.most_attention:
             return (
-                f"attention takes {100 * distance.attention_share:.0f} % of the step, and the error was only measured up "
-                f"to {100 * self.most_attention:.0f} %"
+                f"attention takes {100 * distance.attention_share:.0f} % of the step, and the error was only measured "
+                f"up to {100 * self.most_attention:.0f} %"
             )
         if distance.above_largest > self.most_above_largest:
             return (
