@@ -38,6 +38,8 @@ ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT.parent / "shared" / "data" / "published" / "training_runs.csv.gz"
 MEGATRON = Path(__file__).parent / "megatron.csv"
 """Tables of Megatron's two papers."""
+TORCHTITAN = Path(__file__).parent / "torchtitan.csv"
+"""Tables of torchtitan's benchmarks, which only judge."""
 CONSTANTS = ROOT / "src" / "trainyard" / "data" / "constants"
 NOISE = 0.05
 """Standard deviation of the logarithm of a measured step time."""

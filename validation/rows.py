@@ -429,7 +429,9 @@ def _batch(values: dict[str, str], notes: str, layout: dict[str, float]) -> tupl
 def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dict[str, float]:
     precision, recomputed = values["precision"].lower(), values["activation_ckpt"].lower()
     modules = [module for words, module in _MODULES.items() if "recomputes" in notes and words in notes]
-    activation_checkpoint = 1.0 if modules else {"full": 2.0, "selective": 1.0, "op": 1.0}.get(recomputed, 0.0)
+    every = 2.0 if recomputed == "every other layer" else 1.0
+    whole = {"full": 2.0, "every other layer": 2.0, "selective": 1.0, "op": 1.0}
+    activation_checkpoint = 1.0 if modules else whole.get(recomputed, 0.0)
     sharded = values["zero_or_fsdp"].lower().startswith(_SHARDED)
     mixed = "amp" in precision or sharded
     old = values["accelerator"].startswith(("A100", "V100")) and "fp16" in precision
@@ -440,7 +442,7 @@ def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dic
         weight, gradient = 1.0 if _LORA in notes or values["accelerator"].startswith(_NO_TRANSPOSE) else 2.0, 2.0
     return {
         "samples": samples, "micro_batch_size": each, "activation_checkpoint": activation_checkpoint,
-        "activation_checkpoint_every": 1.0,
+        "activation_checkpoint_every": every,
         "sequence_parallel": float(not old), "flash": float(not old), "low_precision": float(small), "offload": 0.0,
         "width_bytes": 2.0, "weight_bytes": weight, "gradient_bytes": gradient, "qk_norm": 0.0, "native": 0.0,
         "state_bytes": 8.0 if mixed else 12.0, "reduce_bytes": 2.0 if old else gradient,
