@@ -1,4 +1,4 @@
-"""Sentences on the network that a plan assumes: a torus, levels of switches, and algorithms of collectives."""
+"""Sentences on the network that a plan assumes: links, a torus, levels of switches, and algorithms of collectives."""
 
 from __future__ import annotations
 
@@ -11,9 +11,25 @@ from trainyard.units import counted
 
 
 def describe_network(machine: Machine, ranks: int) -> list[str]:
-    """Sentences on the torus in a node, the levels of switches between nodes and the algorithms of collectives of a job
-    of `ranks` ranks; none without them."""
-    return [*_describe_torus(machine, ranks), *_describe_levels(machine, ranks), *_describe_algorithms(machine)]
+    """Sentences on the torus in a node, the links and the levels of switches between nodes and the algorithms of
+    collectives of a job of `ranks` ranks; none without them."""
+    return [
+        *_describe_torus(machine, ranks), *_describe_links(machine, ranks), *_describe_levels(machine, ranks),
+        *_describe_algorithms(machine),
+    ]  # fmt: skip
+
+
+def _describe_links(machine: Machine, ranks: int) -> list[str]:
+    """A sentence if the links between the nodes of a job are faster than those in a node, which is rare: devices on an
+    older PCI Express than their network adapters, for example."""
+    inside, between = machine.intra_node, machine.inter_node
+    if not between or ranks <= machine.ranks_per_node or between.bandwidth.value <= inside.bandwidth.value:
+        return []
+    return [
+        f"{between.name} between nodes has {between.bandwidth.value / 1e9:,.4g} GB/s per device, more than "
+        f"{inside.name} in a node ({inside.bandwidth.value / 1e9:,.4g} GB/s). Check that both are of one device in one "
+        "direction, in bytes and not in bits."
+    ]
 
 
 def _describe_algorithms(machine: Machine) -> list[str]:

@@ -258,9 +258,9 @@ def _shown_rows(plans: Plans, max_rows: int) -> list[int]:
 def _constants(plans: Plans) -> str:
     """Sentences on the framework and on the constants of the prediction: their name, and whether they were fitted."""
     tuned = plans.constants
-    origin = f"fitted to {tuned.rows} measurements." if tuned.rows else tuned.description
+    origin = f", fitted to {tuned.rows} measurements." if tuned.rows else f". {tuned.description}"
     framework = f"Framework: {plans.framework}. " if plans.framework else ""
-    return f"{framework}Constants: {tuned.name}, {origin}"
+    return f"{framework}Constants: {tuned.name}{origin}"
 
 
 def _ledger(plans: Plans) -> Table:
