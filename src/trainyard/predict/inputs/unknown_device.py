@@ -1,4 +1,4 @@
-"""A machine file whose device is not one of the package's: which constants are assumed for it, and the device it may be.
+"""A machine file whose device is not of the package: which constants are assumed for it, and the device it may be.
 
 Constants are fitted by device, which a machine file names in `[device] name`.
 """
