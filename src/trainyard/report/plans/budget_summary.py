@@ -3,12 +3,14 @@ best layouts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from trainyard.predict.economics.failures import Goodput
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.report.plans import plan_tables as tables
-from trainyard.report.plans.plans_file import Plans
+from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.view import Table
 from trainyard.units import show_count, show_rate
 
@@ -98,13 +100,15 @@ def power_cap(plans: Plans) -> str:
     )
 
 
-def alternatives(layouts: Table) -> Table:
-    """The layouts after the first, from the table of layouts, without the columns of lesser use."""
+def alternatives(layouts: Table, records: Sequence[PlanRecord]) -> Table:
+    """The layouts after the first, from the table of layouts, without the columns of lesser use. `records`: the layout
+    of each row."""
+    alternative_records = records[1 : 1 + _ALTERNATIVES]
     kept = [at for at, column in enumerate(layouts.columns) if column.title not in _LEFT_OUT]
     return replace(
         layouts,
         title="Alternatives",
-        notes=(),
+        notes=(*tables.ends_note(alternative_records), *tables.experts_note(alternative_records)),
         columns=tuple(layouts.columns[at] for at in kept),
         rows=tuple(tuple(row[at] for at in kept) for row in layouts.rows[1 : 1 + _ALTERNATIVES]),
     )

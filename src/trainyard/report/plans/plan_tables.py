@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from trainyard import plugins, units, words
 from trainyard.job import Job
-from trainyard.layout import Layout
+from trainyard.layout import Layout, describe_ends
 from trainyard.plan import Plan
 from trainyard.predict.economics.failures import Goodput
 from trainyard.predict.inputs.prediction_interval import ASSUMED_HIGH, ASSUMED_LOW
@@ -84,7 +84,7 @@ def ends_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
         return ()
     first, last = ends
     fewer = units.counted(first, "layer")
-    return (f"ends -{first}/-{last}: the first stage has {fewer} fewer than an even one, the last {last}.",)
+    return (f"{describe_ends(first, last)}: the first stage has {fewer} fewer than an even one, the last {last}.",)
 
 
 def experts_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
