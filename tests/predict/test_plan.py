@@ -478,7 +478,7 @@ def test_diff_compares_plans_and_traces(tmp_path: Any, capsys: pytest.CaptureFix
         (
             ("plan", "resnet-50", "--machine", "h100", "--batch", "1"),
             "bad-job",
-            ["family = 'resnet'", "$.sizes.family"],
+            ["resnet-50 is not planned", "'resnet'"],
         ),
         ((*ASKED, "--fix", "tq=8"), "unknown-name", ["--fix tq=8", "'tq'", "dp_shard"]),
         ((*ASKED, "--fix", "tp=x"), "bad-input", ["--fix tp=x", "'x'"]),
