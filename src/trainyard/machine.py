@@ -88,7 +88,7 @@ class ProductRatios(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         """Raises `BadInput` without a point, or for two of one size, sizes below 1 or implausible ratios."""
-        words.check(self.dtype, words.DTYPES, "dtype")
+        words.check_dtype(self.dtype)
         sizes = [point[:3] for point in self.points]
         if not sizes or len(set(sizes)) < len(sizes) or not all(1 <= min(size) <= max(size) < 1e9 for size in sizes):
             raise BadInput(f"product_ratios need different sizes from 1 to 1e9; got {sizes[:3]} of {len(sizes)}.")
@@ -135,7 +135,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Raises for an unknown vendor or dtype, a peak or size of 0, or no ranks."""
         words.check(self.vendor, words.VENDORS, "vendor")
         for dtype in (*self.peak, *self.sustained):
-            words.check(dtype, words.DTYPES, "dtype")
+            words.check_dtype(dtype)
         power = (self.power,) if self.power else ()
         _check_positive(self.name, self.memory, self.bandwidth, *power, *self.peak.values(), *self.sustained.values())
         if self.ranks < 1:

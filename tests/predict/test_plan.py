@@ -485,6 +485,7 @@ def test_diff_compares_plans_and_traces(tmp_path: Any, capsys: pytest.CaptureFix
         ((*ASKED, "--fix", "tp=16"), "bad-job", ["tp = 16", "4 heads % tp 16 = 4"]),
         ((*ASKED, "--for", "megatrom"), "unknown-name", ["'megatrom'", "'megatron'"]),
         ((*ASKED, "--fix", "dtype=bf16"), "unknown-name", ["'bf16'", "'bfloat16'"]),
+        ((*ASKED, "--fix", "dtype=float64"), "unknown-name", ["float64", "not supported", "Supported", "float32"]),
         ((*ASKED, "--fix", "dtype=float4"), "unknown-name", ["H100", "float4", "float8"]),
         ((*ASKED, "--fix", "tp"), "bad-input", ["--fix tp", "--fix tp=8"]),
         ((*ASKED, "--fix", "tp="), "bad-input", ["--fix tp=8"]),

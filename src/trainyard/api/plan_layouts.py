@@ -158,7 +158,7 @@ def planner_input_of(request: PlanRequest, machine: Machine | None, options: Pla
     job, devices = request.job, options.devices
     fixed_values = read_fixed(options.fix)
     dtype = str(fixed_values.pop("dtype", job.recipe.dtype if job else "bfloat16"))
-    words.check(dtype, words.DTYPES, "dtype")
+    words.check_dtype(dtype)
     samples, seq_len = _step_size(request, options.batch, options.seq_len)
     _check_budget(options.tokens, samples, seq_len)
     axes = {axis: int(value) for axis, value in fixed_values.items()}
