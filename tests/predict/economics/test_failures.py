@@ -71,6 +71,14 @@ def test_mean_and_interval_match_simulated_runs(nodes: int, days: int) -> None:
     assert np.quantile(shares, (0.1, 0.9)) == pytest.approx([result.low, result.high], abs=0.01)
 
 
+@pytest.mark.parametrize("work_s", [1.0, 60.0, HOUR])
+def test_the_range_of_a_training_shorter_than_the_checkpoint_interval_contains_its_mean(work_s: float) -> None:
+    result = goodput(work_s, 8)
+    assert result.every_s > work_s
+    assert result.share > 0.99
+    assert result.low == pytest.approx(result.share, abs=0.001)
+
+
 @given(st.floats(60, 1e7), st.floats(1e-3, 1000))
 def test_best_interval_is_optimal(mtbf: float, save: float) -> None:
     best = best_interval(mtbf, save)

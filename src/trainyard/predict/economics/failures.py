@@ -134,7 +134,9 @@ def _draw_elapsed(
     and the checkpoint after it, is repeated until it completes without a failure. The arguments in seconds are those of
     `expected_seconds`; `seed`: of the random numbers."""
     random = np.random.default_rng(seed)
-    segments = max(1.0, work_s / every_s)
+    if work_s < every_s:  # a single segment of all work, with the part of a checkpoint that the mean time has
+        every_s, save_s = work_s, save_s * work_s / every_s
+    segments = work_s / every_s
     failure_probability = -expm1(-(every_s + save_s) / mtbf_s)  # per segment
     # The failures of a whole number of segments are drawn and then scaled to the exact number.
     whole_segments = int(segments)

@@ -14,7 +14,7 @@ from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Cell, Column, Table
-from trainyard.units import counted, show_rate
+from trainyard.units import counted, duration_unit, show_rate
 
 _LAYOUTS, _LAYOUTS_WITH_DAYS, _FEWEST_LAYOUTS = 5, 4, 3
 """Rows of the table of layouts. A layout takes two lines of 80 columns, three with days or with fewer layers on some
@@ -206,7 +206,7 @@ def _fastest(plans: Plans) -> str:
 def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
-    per_day, duration = budget_summary.duration_unit(plans)
+    per_day, duration = duration_unit(plans.best.bill.days)
     rows: list[tuple[Cell, ...]] = []
     shown_rows = _shown_rows(plans)
     for index in shown_rows:

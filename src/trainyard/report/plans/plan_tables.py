@@ -145,18 +145,22 @@ def time_unit(plans: Plans) -> tuple[str, float]:
 
 
 def _spent_columns(plans: Plans, with_notes: bool = False) -> tuple[Column, ...]:
-    """Columns of the known costs of the token budget: days, dollars, kWh. `with_notes`: with a note on lost time."""
+    """Columns of the known costs of the token budget: its duration, dollars, kWh. `with_notes`: with a note on lost
+    time."""
     if not plans.tokens:
         return ()
     days_note = _failure_note(plans, plans.best.bill.goodput) if with_notes else ""
-    dollars = (Column(title="$", digits=0),) if "price" in plans.claims else ()
-    energy = (Column(title="kWh", digits=0, optional=True),) if "power" in plans.claims else ()
-    return (Column(title="days", digits=1, note=days_note), *dollars, *energy)
+    bill, unit = plans.best.bill, units.duration_unit(plans.best.bill.days)[1]
+    dollars = (Column(title="$", digits=units.decimals_of_amount(bill.dollars)),) if "price" in plans.claims else ()
+    kwh_digits = units.decimals_of_amount(bill.kwh)
+    energy = (Column(title="kWh", digits=kwh_digits, optional=True),) if "power" in plans.claims else ()
+    return (Column(title=unit, digits=1, note=days_note), *dollars, *energy)
 
 
 def _spent(planned: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
     """Cells of the columns of `_spent_columns`: the cost of the token budget with this layout."""
-    amounts = {"days": planned.bill.days, "$": planned.bill.dollars, "kWh": planned.bill.kwh}
+    per_day, unit = units.duration_unit(plans.best.bill.days)
+    amounts = {unit: per_day * planned.bill.days, "$": planned.bill.dollars, "kWh": planned.bill.kwh}
     return tuple(amounts[column.title] for column in _spent_columns(plans))
 
 
