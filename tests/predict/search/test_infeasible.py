@@ -78,6 +78,13 @@ EIGHT = ("--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "8
         (("llama3-8b", *EIGHT, "--for", "deepspeed", "--fix", "zero=3", "--fix", "pp=2"), ("ZeRO-1", "ZeRO-2")),
         (("mixtral-8x7b", *EIGHT, "--for", "deepspeed", "--fix", "ep=8", "--fix", "tp=4"), ("ep is 1",)),
         (("llama3-8b", *EIGHT, "--for", "torchtitan", "--fix", "zero=1"), ("zero is 2 or 3",)),
+        (("llama3-8b", *EIGHT, "--for", "deepspeed", "--fix", "tp=2", "--fix", "pp=2"), ("with tp = 2, pp is 1",)),
+        (("llama3-8b", *EIGHT, "--fix", "zero=1", "--fix", "tp=2"), ("with tp = 2, zero is 2 or 3",)),
+        (("llama3-8b", *EIGHT, "--for", "megatron", "--fix", "zero=3"), ("sharded with ZeRO-3, only with ZeRO-1",)),
+        (
+            ("llama3-8b", *EIGHT, "--for", "megatron", "--fix", "zero=3", "--fix", "dp_shard=8"),
+            ("with dp_shard = 8, zero is 1",),
+        ),
         (("llama3-8b", *EIGHT, "--for", "megatron", "--fix", "zero=3"), ("ZeRO-3",)),
         (("llama3-8b", *EIGHT, "--fix", "tp=2", "--fix", "tp=4"), ("--fix tp", "2 and 4")),
         (
