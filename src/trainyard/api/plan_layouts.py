@@ -193,7 +193,10 @@ def _search(
     is_replaced = bool(own_framework and not framework)
     notes = _fine_tuning_notes(fine_tuning, is_replaced, framework_devices.find("megatron", machine) is None)
     framework = framework or own_framework or request.framework
-    fine_tuned, training = adapter_support.fine_tuned(framework, fine_tuning), read_training(options.training)
+    training = read_training(options.training)
+    fine_tuned = adapter_support.fine_tuned(
+        framework, fine_tuning, lambda other: framework_devices.find(other, machine) is None
+    )
     runner = training_settings.with_settings(fine_tuned, framework, training, request.model)
     training_settings.check_fixed(training, layout_space.fixed_in_words(wanted.fixed))
     if training.offloaded_layers:

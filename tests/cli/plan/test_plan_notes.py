@@ -62,6 +62,21 @@ def test_a_framework_that_does_not_train_adapters_is_not_suggested(
     assert notes_with(capsys, "--for torchtitan", *device, "--fine-tune", "lora") == []
 
 
+@pytest.mark.parametrize(
+    ("machine", "values"),
+    [("h100", ["--for deepspeed", "--for megatron"]), ("trn2", ["--for deepspeed", "port", "no framework"])],
+)
+def test_the_refusal_of_adapters_states_whether_another_framework_runs_there(
+    machine: str, values: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*ADAPTERS, "--machine", machine, "--fine-tune", "lora")
+    assert answer(["plan", *words, "--for", "torchtitan"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert missing_values(error, "torchtitan does not train adapters", *values) == []
+    assert ("port" in error) == ("port" in values)
+    assert answer(["plan", *words, "--for", "deepspeed"]) == 0
+
+
 @pytest.mark.parametrize(("machine", "count"), [("h100", 1), ("trn2", 0)])
 def test_megatron_is_suggested_for_adapters_on_devices_it_runs_on(
     machine: str, count: int, capsys: pytest.CaptureFixture[str]
