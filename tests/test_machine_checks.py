@@ -197,6 +197,8 @@ def test_torus_is_read_with_its_axes(tmp_path: Path) -> None:
         (TORUS.replace("150e9", "50e9"), ["4.5e+11", "1.5e+11"]),
         (TORUS.replace("150e9", "0"), ["torus", "zero"]),
         (TORUS.replace("cube = 2", "cube = -1"), ["cube", "-1"]),
+        (TORUS.replace("cube = 2", "slice_devices = [1, 16]"), ["4x2", "slice_devices", "16", "8"]),
+        (TORUS.replace("slices = true", "slice_devices = [4]"), ["slice_devices", "slices = true"]),
         (TORUS.replace('"bytes/s"', '"bit/s"'), ["bit/s", "bytes/s"]),
         ("\n[intra_node.torus]\naxes = []\n", ["0 axes", "6"]),
         (TORUS.replace("intra_node", "inter_node"), ["torus", "between nodes"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from trainyard.machine import Machine, SwitchLevel
+from trainyard.machine import Machine, SwitchLevel, Torus
 from trainyard.predict.inputs import hardware
 from trainyard.predict.time import torus_time
 from trainyard.units import counted
@@ -57,10 +57,22 @@ def _describe_torus(machine: Machine, ranks: int) -> list[str]:
         if devices != slice_devices:
             held = f"{devices:,} of the {slice_devices:,} devices of {shape}, since no slice has {devices:,}"
         job = f" The job has {held}{', without rings on its sides of ' + ' and '.join(lines) if lines else ''}."
+        job += _describe_rented(machine.intra_node.torus, devices)
     return [
         f"Network in a node: {machine.intra_node.name}, a {len(sides)}D torus of {machine.intra_node.torus.shape} with "
         f"links of {' and '.join(links)}; ranks fill it in their order, the first axis first.{job}"
     ]
+
+
+def _describe_rented(torus: Torus, devices: int) -> str:
+    """A sentence if no slice with so many devices can be rented, with the next numbers; empty if one can."""
+    sizes = torus.rented_sizes
+    if not sizes or devices in sizes:
+        return ""
+    fewer = max((size for size in sizes if size < devices), default=0)
+    more = min((size for size in sizes if size > devices), default=0)
+    nearest = " and ".join(f"{size:,}" for size in (fewer, more) if size)
+    return f" No slice of {counted(devices, 'device')} can be rented; the next have {nearest}."
 
 
 def _describe_levels(machine: Machine, ranks: int) -> list[str]:

@@ -95,6 +95,25 @@ def test_the_slice_of_a_torus_has_its_number_of_devices(
     assert ("of the" in note.partition("The job has")[2]) == (len(values) > 1)
 
 
+@pytest.mark.parametrize(
+    ("machine", "devices", "nearest"),
+    [
+        ("tpu-v5e", 7, "4 and 8"),
+        ("tpu-v5p", 96, "64 and 128"),
+        ("tpu-v5e", 8, ""),
+        ("tpu-v5p", 128, ""),
+        ("trn2", 7, ""),
+    ],
+)
+def test_a_slice_that_cannot_be_rented_is_noted(
+    machine: str, devices: int, nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("tiny", "--machine", machine, "--devices", str(devices), "--batch", str(4 * devices), "--seq-len", "128")
+    notes = " ".join(notes_with(capsys, "rented", *words))
+    assert (f"No slice of {devices} devices can be rented; the next have {nearest}." in notes) == bool(nearest)
+    assert bool(notes) == bool(nearest)
+
+
 def test_every_exception_names_a_known_framework_and_machine() -> None:
     vendors = {machines.load(name).device.vendor for name in machines.known()} | {"cpu"}
     for known in framework_devices.known():
