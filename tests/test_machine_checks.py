@@ -44,7 +44,8 @@ PRICE_SOURCE = 'source = "zhebrak/llm-cluster-simulator@1db1341 src/core/cost/cl
         ("value = 1979e12", "value = 1979e18", ["H100", "1.979e+21", "1e+19"]),
         ("tf32 = { value = 494.5e12", "tf32 = { value = 9890e12", ["9.89e+15", "tf32", "9.89e+14"]),
         ("float32 = { value = 67e12", "float32 = { value = 670e12", ["6.7e+14", "float32", "4.945e+14", "tf32"]),
-        ("794.5e12]]", "2794.5e12]]", ["2.7945e+15", "matmul", "1.979e+15"]),
+        ("794.5e12]]", "2794.5e12]]", ["2.7945e+15", "matmul", "9.89e+14"]),
+        ("794.5e12]]", "1500e12]]", ["1.5e+15", "device.achieved.matmul", "9.89e+14", "16"]),  # below that of float8
         ("[device.achieved.matmul]", SUSTAINED.format("bfloat16", 990e12), ["9.9e+14", "bfloat16", "9.89e+14"]),
         ("[device.achieved.matmul]", SUSTAINED.format("float4", 1e15), ["1e+15", "float4", "bfloat16"]),
         ("[device.achieved.matmul]", SUSTAINED.format("bfloat16", 600), ["600", "1e+06", "FLOP/s"]),
@@ -196,6 +197,8 @@ def test_torus_is_read_with_its_axes(tmp_path: Path) -> None:
         (TORUS.replace("150e9", "50e9"), ["4.5e+11", "1.5e+11"]),
         (TORUS.replace("150e9", "0"), ["torus", "zero"]),
         (TORUS.replace("cube = 2", "cube = -1"), ["cube", "-1"]),
+        (TORUS.replace("cube = 2", "slice_devices = [1, 16]"), ["4x2", "slice_devices", "16", "8"]),
+        (TORUS.replace("slices = true", "slice_devices = [4]"), ["slice_devices", "slices = true"]),
         (TORUS.replace('"bytes/s"', '"bit/s"'), ["bit/s", "bytes/s"]),
         ("\n[intra_node.torus]\naxes = []\n", ["0 axes", "6"]),
         (TORUS.replace("intra_node", "inter_node"), ["torus", "between nodes"]),

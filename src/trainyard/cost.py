@@ -38,7 +38,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         words.check(self.op, words.OP_CLASSES, "op class")
         words.check(self.phase, words.PHASES, "phase")
-        words.check(self.dtype, words.DTYPES, "dtype")
+        words.check_dtype(self.dtype)
 
 
 def roofline(device: Device, operation: Operation) -> Estimate:

@@ -150,7 +150,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def __str__(self) -> str:
         """The degrees above 1 and the settings that differ from the default, such as `dp_shard 4 x tp 2, ZeRO-2`; the
-        layers fewer on the first and the last pipeline stage as `ends -1/-2`."""
+        layers fewer on the first and the last pipeline stage as in `describe_ends`."""
         parts = [f"{field} {getattr(self, field)}" for field in (*words.AXES, "interleave") if getattr(self, field) > 1]
         text = " x ".join(parts) or "one rank"
         if self.dp_shard > 1 and self.zero != 3:
@@ -162,5 +162,10 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if not self.has_equal_shares:
             text += f", batch shares {':'.join(map(str, batch_shares.lowest_terms(self.batch_shares)))}"
         if self.end_less_layers is not None:
-            text += ", ends -{}/-{}".format(*self.end_less_layers)
+            text += f", {describe_ends(*self.end_less_layers)}"
         return text + ", sequence parallel" * self.sequence_parallel + ", loss parallel" * self.loss_parallel
+
+
+def describe_ends(first: int, last: int) -> str:
+    """How many layers fewer the first and the last pipeline stage have, as in `ends 0/-2`."""
+    return f"ends {-first}/{-last}"

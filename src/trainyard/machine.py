@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import product
 from math import log, prod
 from pathlib import Path
 from typing import Literal
@@ -88,7 +89,7 @@ class ProductRatios(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def __post_init__(self) -> None:
         """Raises `BadInput` without a point, or for two of one size, sizes below 1 or implausible ratios."""
-        words.check(self.dtype, words.DTYPES, "dtype")
+        words.check_dtype(self.dtype)
         sizes = [point[:3] for point in self.points]
         if not sizes or len(set(sizes)) < len(sizes) or not all(1 <= min(size) <= max(size) < 1e9 for size in sizes):
             raise BadInput(f"product_ratios need different sizes from 1 to 1e9; got {sizes[:3]} of {len(sizes)}.")
@@ -135,7 +136,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Raises for an unknown vendor or dtype, a peak or size of 0, or no ranks."""
         words.check(self.vendor, words.VENDORS, "vendor")
         for dtype in (*self.peak, *self.sustained):
-            words.check(dtype, words.DTYPES, "dtype")
+            words.check_dtype(dtype)
         power = (self.power,) if self.power else ()
         _check_positive(self.name, self.memory, self.bandwidth, *power, *self.peak.values(), *self.sustained.values())
         if self.ranks < 1:
@@ -169,12 +170,14 @@ class Torus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     `slices`: a job gets a box with sides as equal as possible; if False, the first devices in the order of ranks. An
     axis of a box is a ring if it is the whole axis or, with `cube`, if all sides of the box are multiples of `cube`:
-    optical switches then close the axes of boxes that are made of whole cubes (TPU v5p: 4).
+    optical switches then close the axes of boxes that are made of whole cubes (TPU v5p: 4). `slice_devices`: numbers of
+    devices of the slices that can be rented, in addition to boxes of whole cubes; empty if any number can.
     """
 
     axes: tuple[TorusAxis, ...]
     slices: bool = False
     cube: int = 0
+    slice_devices: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises `BadInput` without axes, with too many, or if cubes do not divide them."""
@@ -185,10 +188,26 @@ class Torus(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
                 f"a torus of {self.shape} has cube = {limits.show(self.cube)}, which does not divide each of its axes.",
                 "Set it to the devices on a side of the smallest box whose axes are rings, or leave it out.",
             )
+        sizes = self.slice_devices
+        if sizes and not (self.slices and 1 <= min(sizes) <= max(sizes) <= self.devices):
+            raise BadInput(
+                f"a torus of {self.shape} has slice_devices = {list(sizes)[:8]}, but slices have 1 to "
+                f"{self.devices} devices, and need slices = true.",
+                "Correct the numbers, or leave them out.",
+            )
 
     @property
     def devices(self) -> int:
         return prod(axis.size for axis in self.axes)
+
+    @property
+    def rented_sizes(self) -> tuple[int, ...]:
+        """Numbers of devices of the slices that can be rented, in ascending order; empty if any number can."""
+        if not self.slice_devices:
+            return ()
+        cubes = product(*(range(1, axis.size // self.cube + 1) for axis in self.axes)) if self.cube else ()
+        of_cubes = (self.cube ** len(self.axes) * prod(counts) for counts in cubes)
+        return tuple(sorted({*self.slice_devices, *of_cubes}))
 
     @property
     def shape(self) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from trainyard import limits, units
+from trainyard import limits, units, words
 from trainyard.errors import BadInput
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ _NODES = limits.Limit("nodes", 1 << 20, "announced clusters have about 1,000,000
 
 _MOST_SRAM_BYTES = 64e9
 """More memory than this is not on the chip: a wafer (WSE-3) has 44e9 bytes of SRAM."""
+_BYTES_OF_ACHIEVED = 2
+"""Bytes of an element of the formats whose rates are `Device.achieved`."""
 _NARROWER: Mapping[str, tuple[str, ...]] = {
     "float32": ("tf32",),
     "tf32": ("float16", "bfloat16"),
@@ -240,17 +242,20 @@ def _check_peaks(owner: str, peaks: Mapping[str, Claim]) -> None:
 
 
 def _check_achieved(owner: str, achieved: Mapping[str, RateCurve], peaks: Mapping[str, Claim]) -> None:
-    """Raises `BadInput` if a rate is above the highest peak. `achieved`: operation -> its rates in FLOP/s."""
-    highest = max(peaks.values(), key=lambda peak: peak.value, default=None)
-    if highest is None or highest.measured:
+    """Raises `BadInput` if a rate, which is that of 16-bit formats, is above the highest peak of formats that are not
+    narrower; above all peaks if there is no such format. `achieved`: operation -> its rates in FLOP/s."""
+    not_narrower = {dtype: peak for dtype, peak in peaks.items() if words.DTYPES[dtype] >= _BYTES_OF_ACHIEVED}
+    compared = not_narrower or peaks
+    dtype = max(compared, key=lambda dtype: compared[dtype].value, default=None)
+    if dtype is None or compared[dtype].measured:
         return
     for operation, curve in achieved.items():
         size, rate = max(curve.points, key=lambda point: point[1])
-        if rate > highest.value:
+        if rate > compared[dtype].value:
             raise BadInput(
-                f"{owner} achieved {rate:g} FLOP/s in {operation} of {size:g} FLOPs, more than its highest peak of "
-                f"{highest.value:g} FLOP/s.",
-                "Check the units of [[FLOPs, FLOP/s], ...], and that the peak is that of the same device.",
+                f"{owner} achieved {rate:g} FLOP/s in {operation} of {size:g} FLOPs (device.achieved.{operation}), "
+                f"more than its peak of {compared[dtype].value:g} FLOP/s in {dtype}.",
+                "Give rates of 16-bit formats as [[FLOPs, FLOP/s], ...], and the peak of the same device.",
             )
 
 

@@ -141,7 +141,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise BadJob(f"learning_rate = {self.learning_rate} must be a positive number.")
         if not 0 <= self.seed < 2**63:
             raise BadJob(f"seed = {self.seed} must be from 0 to 2**63 - 1.")
-        words.check(self.dtype, words.DTYPES, "dtype")
+        words.check_dtype(self.dtype)
         for module in self.recompute_modules:
             words.check(module, words.RECOMPUTE_MODULES, "recompute_modules")
         if self.recompute_modules and self.activation_checkpoint != "selective":

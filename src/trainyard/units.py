@@ -91,6 +91,33 @@ def show_time(ns: float, digits: int = 1) -> str:
     return _format_scaled(float(ns), steps, digits)
 
 
+_HOURS_PER_DAY, SECONDS_PER_DAY = 24, 86_400
+_LEAST_DAYS, _LEAST_HOURS, _LEAST_MINUTES = 2, 2, 2
+"""Shortest durations that are shown in days, hours and minutes."""
+_LEAST_WHOLE = 100
+"""Least dollars and kWh that are shown without decimals."""
+
+
+def duration_unit(days: float) -> tuple[int, str]:
+    """(units in a day, unit) in which a duration is shown: days, h, min or s."""
+    if days >= _LEAST_DAYS:
+        return 1, "days"
+    if days * _HOURS_PER_DAY >= _LEAST_HOURS:
+        return _HOURS_PER_DAY, "h"
+    minutes_per_day = SECONDS_PER_DAY // 60
+    return (minutes_per_day, "min") if days * minutes_per_day >= _LEAST_MINUTES else (SECONDS_PER_DAY, "s")
+
+
+def decimals_of_amount(amount: float | None) -> int:
+    """Decimals of an amount of dollars or kWh: two of a small one."""
+    return 0 if amount is None or amount >= _LEAST_WHOLE else 2
+
+
+def show_dollars(amount: float) -> str:
+    """`1_234.5` -> `"$1,234"`; a small amount has cents, and `<$0.01` is one that would round to 0."""
+    return "<$0.01" if 0 < amount < 0.005 else f"${amount:,.{decimals_of_amount(amount)}f}"
+
+
 def show_ns(ns: int) -> str:
     """`215769424` -> `"215,769,424"`: every digit, grouped."""
     return f"{ns:,}"

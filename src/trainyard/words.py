@@ -229,6 +229,8 @@ AXES: Mapping[str, Word] = {
 
 DTYPES: Mapping[str, int] = {"float32": 4, "tf32": 4, "bfloat16": 2, "float16": 2, "float8": 1, "float4": 1}
 """Names of number formats -> bytes an element (float4 is packed two to a byte; rounded up here)."""
+_OTHER_DTYPES = ("float64", "float6", "int8", "int4")
+"""Number formats of devices that are not supported, and not misspelt names of those that are."""
 
 RECOMPUTE_MODULES: Mapping[str, Word] = {
     "layernorm": Word("norms", "Norms, whose outputs are the inputs of matrix products."),
@@ -396,6 +398,15 @@ def check(word: str, vocabulary: Mapping[str, object], noun: str) -> str:
     if word not in vocabulary:
         raise UnknownName(f"{word!r} is not a {noun}.", nearest(word, vocabulary))
     return word
+
+
+def check_dtype(dtype: str) -> str:
+    """Returns `dtype` if it is one of `DTYPES`. Raises `UnknownName` if it is another number format, or not a name."""
+    if dtype in _OTHER_DTYPES:
+        raise UnknownName(
+            f"the dtype {dtype!r} is not supported for training.", f"Supported: {', '.join(sorted(DTYPES))}."
+        )
+    return check(dtype, DTYPES, "dtype")
 
 
 def metric(name: str) -> Metric:

@@ -1,19 +1,35 @@
-"""Sentences on the network that a plan assumes: a torus, levels of switches, and algorithms of collectives."""
+"""Sentences on the network that a plan assumes: links, a torus, levels of switches, and algorithms of collectives."""
 
 from __future__ import annotations
 
 from math import prod
 
-from trainyard.machine import Machine, SwitchLevel
+from trainyard.machine import Machine, SwitchLevel, Torus
 from trainyard.predict.inputs import hardware
 from trainyard.predict.time import torus_time
 from trainyard.units import counted
 
 
 def describe_network(machine: Machine, ranks: int) -> list[str]:
-    """Sentences on the torus in a node, the levels of switches between nodes and the algorithms of collectives of a job
-    of `ranks` ranks; none without them."""
-    return [*_describe_torus(machine, ranks), *_describe_levels(machine, ranks), *_describe_algorithms(machine)]
+    """Sentences on the torus in a node, the links and the levels of switches between nodes and the algorithms of
+    collectives of a job of `ranks` ranks; none without them."""
+    return [
+        *_describe_torus(machine, ranks), *_describe_links(machine, ranks), *_describe_levels(machine, ranks),
+        *_describe_algorithms(machine),
+    ]  # fmt: skip
+
+
+def _describe_links(machine: Machine, ranks: int) -> list[str]:
+    """A sentence if the links between the nodes of a job are faster than those in a node, which is rare: devices on an
+    older PCI Express than their network adapters, for example."""
+    inside, between = machine.intra_node, machine.inter_node
+    if not between or ranks <= machine.ranks_per_node or between.bandwidth.value <= inside.bandwidth.value:
+        return []
+    return [
+        f"{between.name} between nodes has {between.bandwidth.value / 1e9:,.4g} GB/s per device, more than "
+        f"{inside.name} in a node ({inside.bandwidth.value / 1e9:,.4g} GB/s). Check that both are of one device in one "
+        "direction, in bytes and not in bits."
+    ]
 
 
 def _describe_algorithms(machine: Machine) -> list[str]:
@@ -41,10 +57,22 @@ def _describe_torus(machine: Machine, ranks: int) -> list[str]:
         if devices != slice_devices:
             held = f"{devices:,} of the {slice_devices:,} devices of {shape}, since no slice has {devices:,}"
         job = f" The job has {held}{', without rings on its sides of ' + ' and '.join(lines) if lines else ''}."
+        job += _describe_rented(machine.intra_node.torus, devices)
     return [
         f"Network in a node: {machine.intra_node.name}, a {len(sides)}D torus of {machine.intra_node.torus.shape} with "
         f"links of {' and '.join(links)}; ranks fill it in their order, the first axis first.{job}"
     ]
+
+
+def _describe_rented(torus: Torus, devices: int) -> str:
+    """A sentence if no slice with so many devices can be rented, with the next numbers; empty if one can."""
+    sizes = torus.rented_sizes
+    if not sizes or devices in sizes:
+        return ""
+    fewer = max((size for size in sizes if size < devices), default=0)
+    more = min((size for size in sizes if size > devices), default=0)
+    nearest = " and ".join(f"{size:,}" for size in (fewer, more) if size)
+    return f" No slice of {counted(devices, 'device')} can be rented; the next have {nearest}."
 
 
 def _describe_levels(machine: Machine, ranks: int) -> list[str]:

@@ -158,7 +158,7 @@ def planner_input_of(request: PlanRequest, machine: Machine | None, options: Pla
     job, devices = request.job, options.devices
     fixed_values = read_fixed(options.fix)
     dtype = str(fixed_values.pop("dtype", job.recipe.dtype if job else "bfloat16"))
-    words.check(dtype, words.DTYPES, "dtype")
+    words.check_dtype(dtype)
     samples, seq_len = _step_size(request, options.batch, options.seq_len)
     _check_budget(options.tokens, samples, seq_len)
     axes = {axis: int(value) for axis, value in fixed_values.items()}
@@ -193,7 +193,10 @@ def _search(
     is_replaced = bool(own_framework and not framework)
     notes = _fine_tuning_notes(fine_tuning, is_replaced, framework_devices.find("megatron", machine) is None)
     framework = framework or own_framework or request.framework
-    fine_tuned, training = adapter_support.fine_tuned(framework, fine_tuning), read_training(options.training)
+    training = read_training(options.training)
+    fine_tuned = adapter_support.fine_tuned(
+        framework, fine_tuning, lambda other: framework_devices.find(other, machine) is None
+    )
     runner = training_settings.with_settings(fine_tuned, framework, training, request.model)
     training_settings.check_fixed(training, layout_space.fixed_in_words(wanted.fixed))
     if training.offloaded_layers:
@@ -244,8 +247,9 @@ def _search(
             notes.append(f"The memory is predicted, and not counted: {setting}")
         elif not best.host_bytes:
             try:
-                sampled_ranks = held_memory.representative_ranks(job)
-                allocated_bytes = {rank: held_memory.measure_rank(job, rank).peak for rank in sampled_ranks}
+                for rank in held_memory.representative_ranks(job):
+                    with options.progress(f"Counting the memory of rank {rank} in a simulated run"):
+                        allocated_bytes[rank] = held_memory.measure_rank(job, rank).peak
             except MissingLibrary as missing:
                 notes.append(str(missing))
     return plans_file.from_search(

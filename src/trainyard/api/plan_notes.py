@@ -10,7 +10,7 @@ from trainyard.api.plan_request import PlanRequest
 from trainyard.api.training_options import TrainingOptions, given_options
 from trainyard.machine import Machine
 from trainyard.model import Model
-from trainyard.predict.inputs import adapter_support, constant_sets, framework_devices
+from trainyard.predict.inputs import adapter_support, constant_sets, framework_devices, unknown_device
 from trainyard.predict.inputs.fine_tuning import FineTuning
 from trainyard.predict.inputs.framework_support import FRAMEWORKS
 from trainyard.predict.inputs.layout_space import PlannerInput
@@ -32,6 +32,7 @@ def input_notes(
     notes = [*request.notes, *_context_notes(request, wanted.seq_len)]
     for machine in machines:
         notes += framework_devices.describe(framework, FRAMEWORKS[framework].display_name, machine, trains)
+        notes += filter(None, (unknown_device.describe(machine),))
         notes += _rate_notes(machine, FRAMEWORKS[framework].software)
     return notes
 

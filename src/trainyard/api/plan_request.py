@@ -193,17 +193,23 @@ def _bytes(path: Path, required: bool) -> bytes | None:
         raise
 
 
+def _model_name(name_or_path: str) -> str:
+    """The name of a model: that of the command line, or of its file without the suffix."""
+    path = Path(name_or_path)
+    return path.stem if path.suffix.lower() in (".toml", ".json") else path.name
+
+
 def _model_request(name: str) -> PlanRequest:
     """The request of a preset or a model file, with the parts predicted differently. Raises `UnknownName`, or `BadFile`
     or `BadJob` for a model that is not planned for."""
     preset = None if presets.is_config(name) else presets.load(name)
     if preset is not None and preset.sizes is not None:
         recipe = Recipe(tokens_per_step=1)
-        job = Job(name=Path(name).stem, workload=preset.workload, sizes=preset.sizes, recipe=recipe)
+        job = Job(name=_model_name(name), workload=preset.workload, sizes=preset.sizes, recipe=recipe)
         return PlanRequest(vision_models.of_job(job))
     preset_keys = presets.take(name, "model", planned=True)
     try:
-        model = msgspec.convert({"name": Path(name).stem, **preset_keys.keys}, Model)
+        model = msgspec.convert({"name": _model_name(name), **preset_keys.keys}, Model)
     except msgspec.ValidationError as error:
         message, next_step = described(error)
         raise BadFile(f"{preset_keys.where}: {message}.", next_step) from error

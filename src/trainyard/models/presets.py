@@ -213,6 +213,8 @@ def _preset(path: Path, data: bytes) -> Preset:
     """Decodes a model file in TOML. Raises `BadFile` if it is invalid."""
     try:
         return msgspec.convert(toml.loads(data.decode("utf-8")), Preset)
-    except (toml.DecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (toml.DecodeError, UnicodeDecodeError) as error:
+        raise BadFile(f"{path} is not a TOML file: {error}.") from error
+    except msgspec.ValidationError as error:
         message, next_step = described(error)
         raise BadFile(f"{path}: {message}.", next_step) from error

@@ -203,3 +203,13 @@ def test_short_trainings_have_a_time_and_a_price(tokens: str, unit: str, capsys:
     time, dollars = (float(number.replace(",", "")) for number in printed.groups())
     assert time > 0
     assert dollars == pytest.approx(known["dollars"], abs=0.5 if known["dollars"] >= 100 else 0.005)
+
+
+def test_tables_show_short_trainings_in_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["plan", *TINY, "--tokens", "1e6", "--full"]) == 0
+    text = capsys.readouterr().out
+    heads = [line.split() for line in text.splitlines() if line.startswith(("Layout ", "Devices, "))]
+    assert len(heads) == 3
+    assert all("s" in head and "days" not in head for head in heads)
+    first = next(line for line in text.splitlines() if "one rank" in line or re.match(r"dp_\w+ ", line))
+    assert re.search(r" \d+\.\d +0\.\d\d ", first)

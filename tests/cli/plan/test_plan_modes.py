@@ -116,17 +116,22 @@ def test_placed_layers_fit_one_screen(capsys: pytest.CaptureFixture[str]) -> Non
     assert answer(command) == 0
     text = capsys.readouterr().out
     one_screen.check(text)
-    assert re.search(r"ends -0/-2 \(stages of [\d x,]+ layers\)", " ".join(text.split()))
-    assert "ends -0/-2: the first stage has 0 layers fewer" in text
+    assert re.search(r"ends 0/-2 \(stages of [\d x,]+ layers\)", " ".join(text.split()))
+    assert "ends 0/-2: the first stage has 0 layers fewer" in text
     assert answer([*command, "--full"]) == 0
     full = capsys.readouterr().out
     for part in (
-        "ends -0/-2: the first stage has 0 layers fewer",
+        "ends 0/-2: the first stage has 0 layers fewer",
         "Causes of the pipeline bubble",
         "Head and loss on the last stage",
         "In ms. Layers: of each stage.",
     ):
         assert part in full
+    assert answer([*command, "--tokens", "1e12"]) == 0
+    before, _, alternatives = capsys.readouterr().out.partition("Alternatives")
+    assert "ends 0/-2" in " ".join(before.split())
+    assert re.search(r"ends\s+0/-\d", alternatives)
+    assert re.search(r"ends 0/-\d: the first stage has 0 layers fewer", alternatives)
     assert answer([*command, "--json"]) == 0
     plans = json.loads(capsys.readouterr().out)
     bubble_ns = sum(

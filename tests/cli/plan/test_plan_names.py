@@ -67,6 +67,19 @@ def test_input_of_another_kind_names_its_kind_and_option(
     assert missing_values(error, f"{name} is a {kind}", option) == []
 
 
+@pytest.mark.parametrize(("words", "values"), [((), ["line 1"]), (("check",), ["neither a job file", "DeepSpeed"])])
+def test_the_file_of_an_error_is_not_taken_for_a_secret(
+    words: tuple[str, ...], values: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "passwd").write_text("root:x:0:0:root:/root:/bin/bash\n", "utf-8")
+    error = error_of(capsys, *words, "passwd", "--machine", "h100", *STEP)
+    assert code_of(error) == "bad-file"
+    assert missing_values(error, "passwd", *values) == []
+    assert "***" not in error
+
+
 @pytest.mark.parametrize(
     "words", [("./none.json", "--machine", "h100"), ("dir/none.toml",), ("tiny", "--machine", "./none.toml")]
 )

@@ -62,6 +62,21 @@ def test_a_framework_that_does_not_train_adapters_is_not_suggested(
     assert notes_with(capsys, "--for torchtitan", *device, "--fine-tune", "lora") == []
 
 
+@pytest.mark.parametrize(
+    ("machine", "values"),
+    [("h100", ["--for deepspeed", "--for megatron"]), ("trn2", ["--for deepspeed", "port", "no framework"])],
+)
+def test_the_refusal_of_adapters_states_whether_another_framework_runs_there(
+    machine: str, values: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*ADAPTERS, "--machine", machine, "--fine-tune", "lora")
+    assert answer(["plan", *words, "--for", "torchtitan"]) == 2
+    error = " ".join(capsys.readouterr().err.split())
+    assert missing_values(error, "torchtitan does not train adapters", *values) == []
+    assert ("port" in error) == ("port" in values)
+    assert answer(["plan", *words, "--for", "deepspeed"]) == 0
+
+
 @pytest.mark.parametrize(("machine", "count"), [("h100", 1), ("trn2", 0)])
 def test_megatron_is_suggested_for_adapters_on_devices_it_runs_on(
     machine: str, count: int, capsys: pytest.CaptureFixture[str]
@@ -78,6 +93,25 @@ def test_the_slice_of_a_torus_has_its_number_of_devices(
     (note,) = notes_with(capsys, "The job has", *words)
     assert missing_values(note, *values) == []
     assert ("of the" in note.partition("The job has")[2]) == (len(values) > 1)
+
+
+@pytest.mark.parametrize(
+    ("machine", "devices", "nearest"),
+    [
+        ("tpu-v5e", 7, "4 and 8"),
+        ("tpu-v5p", 96, "64 and 128"),
+        ("tpu-v5e", 8, ""),
+        ("tpu-v5p", 128, ""),
+        ("trn2", 7, ""),
+    ],
+)
+def test_a_slice_that_cannot_be_rented_is_noted(
+    machine: str, devices: int, nearest: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("tiny", "--machine", machine, "--devices", str(devices), "--batch", str(4 * devices), "--seq-len", "128")
+    notes = " ".join(notes_with(capsys, "rented", *words))
+    assert (f"No slice of {devices} devices can be rented; the next have {nearest}." in notes) == bool(nearest)
+    assert bool(notes) == bool(nearest)
 
 
 def test_every_exception_names_a_known_framework_and_machine() -> None:

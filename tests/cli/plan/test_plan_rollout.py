@@ -80,8 +80,18 @@ def test_screen_fits_and_states_its_limits(capsys: pytest.CaptureFixture[str]) -
     one_screen.check(text)
     assert "Not calibrated" in text
     assert "left out at this width" not in text
+
+
+def test_each_constant_has_a_line_and_its_sources_are_listed_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert answer(rollout("llama3-8b", "--full")) == 0
-    assert "FlashMLA" in capsys.readouterr().out
+    table = capsys.readouterr().out.partition("Assumed")[2].partition("\n\n")[0]
+    assert table.count("NVIDIA-NeMo/Megatron-Bridge") == 1
+    assert missing_values(table, "FlashMLA", "weight_bandwidth", "cache_bandwidth") == []
+    for row in (r"matmul +0\.\d+ +hopper-megatron, fitted to \d+ of \d+", r"kernel_s +[\d.e-]+ s +\w+"):
+        assert re.search(rf"^{row} *$", table, re.MULTILINE)
 
 
 def test_ranks_without_a_replica_are_not_busy(capsys: pytest.CaptureFixture[str]) -> None:

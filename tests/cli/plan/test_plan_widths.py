@@ -60,3 +60,10 @@ def test_parts_that_do_not_sum_are_marked_as_rounded(
 
 def test_the_ledger_of_our_own_runner_is_marked_as_rounded(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Step (parts rounded) " in printed(capsys, *LLAMA)
+
+
+@pytest.mark.parametrize("flags", [(), ("--full",), ("--tokens", "1e12")])
+def test_lines_have_no_spaces_at_their_ends(flags: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, *LLAMA, *flags)
+    assert [line for line in text.splitlines() if line != line.rstrip()] == []
+    assert "\n\n" in text

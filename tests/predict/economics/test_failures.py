@@ -71,6 +71,14 @@ def test_mean_and_interval_match_simulated_runs(nodes: int, days: int) -> None:
     assert np.quantile(shares, (0.1, 0.9)) == pytest.approx([result.low, result.high], abs=0.01)
 
 
+@pytest.mark.parametrize("work_s", [1.0, 60.0, HOUR])
+def test_the_range_of_a_training_shorter_than_the_checkpoint_interval_contains_its_mean(work_s: float) -> None:
+    result = goodput(work_s, 8)
+    assert result.every_s > work_s
+    assert result.share > 0.99
+    assert result.low == pytest.approx(result.share, abs=0.001)
+
+
 @given(st.floats(60, 1e7), st.floats(1e-3, 1000))
 def test_best_interval_is_optimal(mtbf: float, save: float) -> None:
     best = best_interval(mtbf, save)
@@ -79,7 +87,7 @@ def test_best_interval_is_optimal(mtbf: float, save: float) -> None:
         assert expected_seconds(1e6, best * factor, save, 60.0, mtbf) >= cost * (1 - 1e-9)
 
 
-@given(st.integers(1, 32_768), st.floats(2_000, 2e7))
+@given(st.integers(1, 32_768), st.floats(4_000, 2e7))
 def test_goodput_falls_with_more_devices(devices: int, hours: float) -> None:
     mtbf = Claim(value=hours, unit="h", source="made up")
     smaller, larger = goodput(HOUR * 240, devices, mtbf, draws=8), goodput(HOUR * 240, devices * 2, mtbf, draws=8)
@@ -92,3 +100,11 @@ def test_zero_devices_or_mtbf_are_refused() -> None:
         mean_time_between_failures(0)
     with refused(BadInput, "4 devices", "every 0 h"):
         mean_time_between_failures(4, Claim(value=0.0, unit="h", source="a test"))
+
+
+@pytest.mark.parametrize("mtbf_s", [1.0, 44.0, 130.0])
+def test_failures_that_leave_less_than_one_percent_for_training_are_refused(mtbf_s: float) -> None:
+    mtbf = Claim(value=4_096 * mtbf_s / HOUR, unit="h", source="a test")
+    with refused(BadInput, "4,096 devices", f"every {mtbf_s:.3g} s", "600 s", "would not advance", "1 %"):
+        goodput(HOUR, 4_096, mtbf)
+    assert goodput(HOUR, 4_096 * mtbf_s / 200, mtbf).share > 0.01

@@ -324,9 +324,9 @@ def test_check_keeps_the_jobs_layout_and_recipe(tmp_path: Any, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "code", "values"),
     [
-        (("resnet-50", "--batch", "8"), "bad-job", ["family = 'resnet'", "$.sizes.family"]),
-        (("sd1.5-unet", "--batch", "8"), "bad-job", ["family = 'unet'", "$.sizes.family"]),
-        (("dlrm-dcnv2", "--batch", "8"), "bad-job", ["workload = 'recommender'"]),
+        (("resnet-50", "--batch", "8"), "bad-job", ["resnet-50 is not planned", "'resnet'", "plan list models"]),
+        (("sd1.5-unet", "--batch", "8"), "bad-job", ["sd1.5-unet is not planned", "'unet'"]),
+        (("dlrm-dcnv2", "--batch", "8"), "bad-job", ["dlrm-dcnv2 is not planned", "workload is 'recommender'"]),
         (("vit-l-16",), "bad-input", ["--batch"]),
         (("vit-l-16", "--batch", "8", "--seq-len", "16"), "bad-input", ["--seq-len 16", "vit-l-16", "197 positions"]),
         (("vit-l-16", "--batch", "64", "--fix", "tp=3"), "bad-job", ["16 heads % tp 3 = 1"]),

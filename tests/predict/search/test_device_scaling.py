@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.refused import refused
+from tests.refused import missing_values, refused
 from trainyard import machine
 from trainyard.api.plan_request import read_request
 from trainyard.cli.main import answer
@@ -26,6 +26,7 @@ from trainyard.machine import Claim, Machine
 from trainyard.model import Model
 from trainyard.predict.calibrate.machine_file import write
 from trainyard.predict.economics import step_cost
+from trainyard.predict.economics.failures import Goodput
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.economics.training_budget import NO_BUDGET, TrainingBudget
 from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
@@ -217,8 +218,9 @@ def test_each_scaling_point_equals_a_search(model: Model, framework: str, device
     assert all(after.devices == 2 * before.devices for before, after in pairwise(result.strong))
 
 
-def scaling_point(devices: int, tokens_per_s: float) -> ScalingPoint:
-    bill = Bill(tokens_per_s=tokens_per_s, mfu=0.1, days=1e6 / tokens_per_s)
+def scaling_point(devices: int, tokens_per_s: float, share: float = 1.0) -> ScalingPoint:
+    goodput = Goodput(share=share, low=share, high=share, every_s=1.0, mtbf_s=1.0)
+    bill = Bill(tokens_per_s=tokens_per_s, mfu=0.1, days=1e6 / tokens_per_s / share, dollars=1.5, goodput=goodput)
     point = LayoutPoint(devices=devices, samples=1, layout=Layout(), micro_batch_size=1, activation_checkpoint="none",
                         wall_ns=1, low=1,
                         high=1, reserved=1, bill=bill)  # fmt: skip
@@ -248,6 +250,17 @@ def test_summary_names_the_last_doubling_that_pays(rates: list[float | None]) ->
         assert f"doubling {paying[-1]:,} is infeasible: it does not fit. " in sentence
     else:
         assert re.search(rf"doubling {paying[-1]:,} adds -?\d+ %", sentence)
+
+
+def test_summary_explains_gains_that_failures_take() -> None:
+    sentence = summarize([scaling_point(8, 1e5, 0.9), scaling_point(16, 1.9e5, 0.8)])
+    assert missing_values(sentence, "adds 69 %", "90 % without failures", "10.0", "20.0 %") == []
+    assert "failures" not in summarize([scaling_point(8, 1e5, 0.995), scaling_point(16, 1.9e5, 0.994)])
+
+
+def test_summary_shows_short_trainings_in_their_unit() -> None:
+    sentence = summarize([scaling_point(8, 1e9), scaling_point(16, 1.9e9)])
+    assert missing_values(sentence, "86.4 s become 45.5", "$1.50 become $1.50") == []
 
 
 def test_doublings_continue_until_they_stop_paying(capsys: pytest.CaptureFixture[str]) -> None:

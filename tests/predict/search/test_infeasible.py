@@ -24,6 +24,12 @@ def test_the_suggested_number_of_devices_is_enough(capsys: pytest.CaptureFixture
     assert answer(enough) == 0
 
 
+def test_the_suggested_slice_of_a_torus_can_be_rented(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "16 devices would be enough" in refusal(capsys, "llama3-8b", "--machine", "tpu-v5e", "--devices", "7")
+    enough = ["plan", "llama3-8b", "--machine", "tpu-v5e", "--devices", "16", "--batch", "64", "--seq-len", "8192"]
+    assert answer(enough) == 0
+
+
 def test_the_suggested_parts_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     error = refusal(capsys, "llama3-70b", "--machine", "trn1:8,trn2:4")
     assert missing_values(error, "trn1:8", "trn2:4", "each rank lacks", "trn1:32,trn2:16 would be enough") == []
@@ -78,6 +84,13 @@ EIGHT = ("--machine", "h100", "--devices", "8", "--batch", "64", "--seq-len", "8
         (("llama3-8b", *EIGHT, "--for", "deepspeed", "--fix", "zero=3", "--fix", "pp=2"), ("ZeRO-1", "ZeRO-2")),
         (("mixtral-8x7b", *EIGHT, "--for", "deepspeed", "--fix", "ep=8", "--fix", "tp=4"), ("ep is 1",)),
         (("llama3-8b", *EIGHT, "--for", "torchtitan", "--fix", "zero=1"), ("zero is 2 or 3",)),
+        (("llama3-8b", *EIGHT, "--for", "deepspeed", "--fix", "tp=2", "--fix", "pp=2"), ("with tp = 2, pp is 1",)),
+        (("llama3-8b", *EIGHT, "--fix", "zero=1", "--fix", "tp=2"), ("with tp = 2, zero is 2 or 3",)),
+        (("llama3-8b", *EIGHT, "--for", "megatron", "--fix", "zero=3"), ("sharded with ZeRO-3, only with ZeRO-1",)),
+        (
+            ("llama3-8b", *EIGHT, "--for", "megatron", "--fix", "zero=3", "--fix", "dp_shard=8"),
+            ("with dp_shard = 8, zero is 1",),
+        ),
         (("llama3-8b", *EIGHT, "--for", "megatron", "--fix", "zero=3"), ("ZeRO-3",)),
         (("llama3-8b", *EIGHT, "--fix", "tp=2", "--fix", "tp=4"), ("--fix tp", "2 and 4")),
         (

@@ -222,7 +222,7 @@ def test_layout_refuses_impossible_numbers() -> None:
         Layout(first_stage_less_layers=1, last_stage_less_layers=1)
     with pytest.raises(BadJob, match="negative"):
         Layout(pp=2, first_stage_less_layers=-1, last_stage_less_layers=1)
-    assert str(Layout(pp=2, first_stage_less_layers=0, last_stage_less_layers=2)) == "pp 2, ends -0/-2"
+    assert str(Layout(pp=2, first_stage_less_layers=0, last_stage_less_layers=2)) == "pp 2, ends 0/-2"
 
 
 def test_own_trainer_and_deepspeed_refuse_placed_layers() -> None:

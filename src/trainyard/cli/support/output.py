@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 _WIDTH, _FULL_WIDTH = 80, 120
 """Width of output into a pipe or a file, in characters: by default, and of tables in full."""
+_SPACES_AT_END = re.compile(r" +$", re.MULTILINE)
 _NAMES: dict[str, str] = {}
 """Temporary copies of pipes, and the pipes' names."""
 
@@ -119,8 +121,8 @@ def guarded() -> Iterator[tuple[_Data, _OutputStream]]:
 
 
 def console(err: bool = False, full: bool = False) -> Console:
-    """Rich's console on stdout, or on stderr if `err`. In a pipe it is plain and 80 characters wide, 120 if `full`,
-    unless COLUMNS is set."""
+    """Rich's console on stdout, or on stderr if `err`. In a pipe it is plain, without spaces at the ends of lines, and
+    80 characters wide, 120 if `full`, unless COLUMNS is set."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -132,10 +134,19 @@ def console(err: bool = False, full: bool = False) -> Console:
                 visible = segment.text if segment.control else printable(segment.text, keep="\n")
                 yield segment if visible == segment.text else Segment(visible, segment.style)
 
+    class Plain(Printable):
+        """The console of a pipe: Rich fills the cells of tables with spaces, also at the ends of lines."""
+
+        def print(self, *objects: Any, **options: Any) -> None:
+            with self.capture() as captured:
+                super().print(*objects, **options)
+            self.file.write(_SPACES_AT_END.sub("", captured.get()))
+            self.file.flush()
+
     out = Printable(highlight=False, stderr=err)
     if out.is_terminal:
         return out
-    return Printable(highlight=False, stderr=err, width=_width(os.environ.get("COLUMNS", ""), full))
+    return Plain(highlight=False, stderr=err, width=_width(os.environ.get("COLUMNS", ""), full))
 
 
 def _width(columns: str, full: bool) -> int:

@@ -59,7 +59,7 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
         raise FileTooLarge(f"{where}: more than {LARGEST:,} bytes, too large for a configuration.")
     framework = detect(data)
     if framework is None or framework not in _READERS:
-        raise BadFile(f"{where}: neither a job file, torchtitan's TOML, DeepSpeed's JSON nor Megatron's arguments.")
+        raise BadFile(f"{where} is neither a job file, torchtitan's TOML, DeepSpeed's JSON nor Megatron's arguments.")
     config = _READERS[framework](data, where, arguments)
     _check_divisible(config.job, where)
     return config

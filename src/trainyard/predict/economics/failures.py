@@ -33,6 +33,8 @@ SAVE = Claim(value=10.0, unit="s", source="assumed: a step's wait for an asynchr
 _MAX_RATIO = 20.0
 """Largest ratio of a restart, or of a checkpoint interval, to the mean time between failures: beyond it, fewer than 1
 attempt in 10^8 succeeds."""
+_LEAST_SHARE = 0.01
+"""Least fraction of the time spent training of a run that advances."""
 _NEWTON_STEPS = 60
 """Most steps to the best interval; it takes fewer than ten."""
 _MEAN_SUFFICES_FAILURES = 1e9
@@ -101,14 +103,16 @@ def goodput(
     mtbf_s = mean_time_between_failures(devices, mtbf)
     interval_s = best_interval(mtbf_s, save.value)
     longest_s = max(interval_s + save.value, restart.value)
-    if longest_s > _MAX_RATIO * mtbf_s:
+    share = 0.0
+    if longest_s <= _MAX_RATIO * mtbf_s:
+        share = work_s / expected_seconds(work_s, interval_s, save.value, restart.value, mtbf_s)
+    if share < _LEAST_SHARE:
         raise BadInput(
             f"{devices:,.10g} devices fail every {mtbf_s:.3g} s on average, but a restart takes {restart.value:g} s "
-            f"and {interval_s + save.value:.3g} s pass between checkpoints: the run would not advance.",
+            f"and {interval_s + save.value:.3g} s pass between checkpoints: the run would not advance, since less than "
+            f"{100 * _LEAST_SHARE:g} % of the time would be training.",
             "Plan for fewer devices, correct the times of failures and checkpoints, or leave out --tokens.",
         )
-    mean_s = expected_seconds(work_s, interval_s, save.value, restart.value, mtbf_s)
-    share = work_s / mean_s
     if work_s / mtbf_s * exp(2 * longest_s / mtbf_s) > _MEAN_SUFFICES_FAILURES:
         return Goodput(share=share, low=share, high=share, every_s=interval_s, mtbf_s=mtbf_s, save_s=save.value)
     elapsed_s = _draw_elapsed(work_s, interval_s, save.value, restart.value, mtbf_s, draws, seed)
@@ -130,7 +134,9 @@ def _draw_elapsed(
     and the checkpoint after it, is repeated until it completes without a failure. The arguments in seconds are those of
     `expected_seconds`; `seed`: of the random numbers."""
     random = np.random.default_rng(seed)
-    segments = max(1.0, work_s / every_s)
+    if work_s < every_s:  # a single segment of all work, with the part of a checkpoint that the mean time has
+        every_s, save_s = work_s, save_s * work_s / every_s
+    segments = work_s / every_s
     failure_probability = -expm1(-(every_s + save_s) / mtbf_s)  # per segment
     # The failures of a whole number of segments are drawn and then scaled to the exact number.
     whole_segments = int(segments)

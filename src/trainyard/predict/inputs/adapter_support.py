@@ -30,14 +30,14 @@ def trains(name: str, settings: FineTuning | None) -> bool:
     return name == "deepspeed" or (name == "megatron" and settings.method == "lora")
 
 
-def fine_tuned(name: str, settings: FineTuning | None) -> Framework:
+def fine_tuned(name: str, settings: FineTuning | None, runs: Callable[[str], bool] = lambda _: True) -> Framework:
     """The framework `name` as it fine-tunes with `settings`; as it is without them, or if all weights are trained.
-    Raises `BadInput` if it does not train such adapters."""
+    Raises `BadInput` if it does not train such adapters, with those that do and that run (`runs`) on the devices."""
     framework = FRAMEWORKS[name]
     if settings is None or not settings.trains_adapters:
         return framework
     if not trains(name, settings):
-        raise BadInput(*_explain_untrained(name, settings))
+        raise BadInput(*_explain_untrained(name, settings, runs))
     if name == "deepspeed":
         reason = "trains adapters with data parallelism only, whose ranks the batch must divide"
         return _with_adapters(framework, settings, split=True, allows=_peft_allows, notes=_peft_notes, reason=reason)
@@ -45,17 +45,25 @@ def fine_tuned(name: str, settings: FineTuning | None) -> Framework:
     return _with_adapters(framework, settings, split=False, allows=_bridge_allows, notes=_bridge_notes, reason=reason)
 
 
-def _explain_untrained(name: str, settings: FineTuning) -> tuple[str, str]:
-    """(message, next step) if the framework `name` does not train adapters with `settings`."""
+_LIBRARIES = {"deepspeed": "Hugging Face PEFT", "megatron": "Megatron-Bridge"}
+"""Framework that trains adapters -> the library that it trains them with."""
+
+
+def _explain_untrained(name: str, settings: FineTuning, runs: Callable[[str], bool]) -> tuple[str, str]:
+    """(message, next step) if the framework `name` does not train adapters with `settings`. `runs`: as in
+    `fine_tuned`."""
     reason = (
         "Megatron-Bridge keeps frozen weights in the compute dtype, not in NF4"
         if name == "megatron"
         else f"{FRAMEWORKS[name].display_name} does not train adapters"
     )
-    others = "" if settings.method == "qlora" else " or --for megatron (Megatron-Bridge)"
+    others = [other for other in _LIBRARIES if trains(other, settings)]
+    running = list(filter(runs, others))
+    flags = " or ".join(f"--for {other} ({_LIBRARIES[other]})" for other in running or others)
+    of_port = "" if running else ", whose layouts are those of a port: no framework trains adapters on these devices"
     return (
         f"--fine-tune {settings.method} for {name}: {reason}.",
-        f"Search layouts with trainyard plan --for deepspeed (Hugging Face PEFT){others}.",
+        f"Search layouts with trainyard plan {flags}{of_port}.",
     )
 
 

@@ -139,12 +139,12 @@ def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None =
     curve = machine.device.achieved.get("matmul")
     return ConstantSet(
         name="assumed",
-        description="No similar device was measured.",
+        description=f"No training on {machine.device.name} was measured.",
         devices=(),
         software=software,
         date="",
         rows=0,
-        source=curve.claim.source if curve and _measured_matmul_shares(machine) else "nobody",
+        source=curve.claim.source if curve and has_own_rate(machine) else "nobody",
         constants=_assumed_of_device(machine),
     )
 
@@ -171,6 +171,11 @@ def _measured_matmul_shares(machine: Machine) -> dict[str, float]:
     share = min(_MAX_MATMUL_SHARE, max(flops_per_s for _, flops_per_s in curve.points) / peak.value)
     low = Constants().low_matmul * min(1.0, share / Constants().matmul)
     return {"matmul": share, "low_matmul": low}
+
+
+def has_own_rate(machine: Machine) -> bool:
+    """Whether the assumed rates of matrix products are those of the machine file."""
+    return bool(_measured_matmul_shares(machine))
 
 
 _WHOLE_STEP_COMPILERS = frozenset(("aws", "google"))

@@ -61,20 +61,27 @@ class VisionModel(NamedTuple):
         return Job(name=self.name, workload=self.workload, sizes=self.sizes, layout=layout, recipe=recipe)
 
 
+_SUPPORTED = (
+    "The planner supports decoders, hybrids, and vision and diffusion Transformers; trainyard plan list models "
+    "marks other known models with *."
+)
+"""The next step for a model that is not planned for."""
+
+
 def of_job(job: Job) -> VisionModel:
     """The model of a job. Raises `BadJob` if its sizes are invalid or not those of a Transformer."""
     kinds = WORKLOADS.get(job.workload)
     if kinds is None:
         raise BadJob(
-            f"workload = {job.workload!r} is not planned for.",
-            "The planner supports decoders, hybrids, and vision and diffusion Transformers.",
+            f"{job.name} is not planned for: its workload is {job.workload!r}.",
+            _SUPPORTED,
         )
     network = convert(job, *kinds)
     if not isinstance(network, Vit | Dit):
         family = type(network).__struct_config__.tag
         raise BadJob(
-            f"family = {family!r} at $.sizes.family is not planned for.",
-            "Among image models the planner supports Transformers only.",
+            f"{job.name} is not planned for: it is an image model of the family {family!r}, not a Transformer.",
+            _SUPPORTED,
         )
     return VisionModel(name=job.name, workload=job.workload, sizes=job.sizes, network=network)
 

@@ -27,7 +27,7 @@ VALUE_BYTES = 2
 """Bytes of a weight and of a value in the KV cache: generation is in 16 bits."""
 WEIGHT_BANDWIDTH = Claim(
     value=0.78,
-    unit="of the memory bandwidth",
+    unit="weight_bandwidth of the memory bandwidth",
     source="mikamirai.com/blog/gpu-memory-bandwidth: MLP weight load of a 70B model in bfloat16 with tp 8 on H100, by "
     "Nsight Compute",
     date="2026-03-28",
@@ -36,7 +36,7 @@ WEIGHT_BANDWIDTH = Claim(
 """Attained share of the memory bandwidth when a decode step reads weights, assumed for all devices."""
 CACHE_BANDWIDTH = Claim(
     value=0.9,
-    unit="of the memory bandwidth",
+    unit="cache_bandwidth of the memory bandwidth",
     source="deepseek-ai/FlashMLA@066b5ba README.md: dense decoding, up to 3,000 of the 3,350 GB/s of H800 SXM5",
     date="2025-09-29",
     measured=True,

@@ -15,17 +15,21 @@ from trainyard import limits
 from trainyard.errors import BadInput
 from trainyard.job import Job
 from trainyard.machine import Machine
+from trainyard.predict.economics.step_cost import Bill
 from trainyard.predict.economics.training_budget import TrainingBudget
 from trainyard.predict.inputs.framework_support import Framework
 from trainyard.predict.inputs.layout_space import PlannerInput
 from trainyard.predict.search import points
 from trainyard.predict.search.points import LayoutPoint
 from trainyard.predict.search.search import fastest
+from trainyard.units import duration_unit, show_dollars
 
 DOUBLINGS = range(-3, 4)
 """Exponents of 2 by which the requested device count is multiplied."""
 MAX_FURTHER_DOUBLINGS = 10
 """Largest number of further doublings of strong scaling, which are tried while they pay."""
+_LEAST_LOST_GAIN = 0.01
+"""Least part of a gain lost to failures that is explained."""
 MIN_GAIN_PER_DOUBLING = 0.5
 """Least gain in speed of a doubling that pays; the ideal gain is 1."""
 
@@ -160,12 +164,31 @@ def _describe_doubling(before: ScalingPoint, after: ScalingPoint) -> str:
         return f"doubling {before.devices:,} is infeasible: {before.reason or after.reason}".rstrip(".")
     bill_before, bill_after = before.point.bill, after.point.bill
     dollars = (
-        f", ${bill_before.dollars:,.0f} become ${bill_after.dollars:,.0f}"
+        f", {show_dollars(bill_before.dollars)} become {show_dollars(bill_after.dollars)}"
         if bill_before.dollars is not None and bill_after.dollars is not None
         else ""
     )
-    days = f" ({bill_before.days:,.1f} days become {bill_after.days:,.1f}{dollars})" if bill_before.days else ""
-    return f"doubling {before.devices:,} adds {100 * _relative_gain(before.point, after.point):.0f} %{days}"
+    duration = ""
+    if bill_before.days:
+        per_day, unit = duration_unit(bill_after.days)
+        times = f"{per_day * bill_before.days:,.1f} {unit} become {per_day * bill_after.days:,.1f}"
+        duration = f" ({times}{dollars}{_describe_lost_gain(bill_before, bill_after)})"
+    return f"doubling {before.devices:,} adds {100 * _relative_gain(before.point, after.point):.0f} %{duration}"
+
+
+def _describe_lost_gain(before: Bill, after: Bill) -> str:
+    """The gain without failures, and the shares of the time that they take, if they take part of the gain; else
+    empty."""
+    if before.goodput is None or after.goodput is None:
+        return ""
+    gain_of_steps = after.tokens_per_s / before.tokens_per_s - 1
+    if gain_of_steps * (1 - after.goodput.share / before.goodput.share) < _LEAST_LOST_GAIN:
+        return ""
+    lost_before, lost_after = (100 * (1 - bill.goodput.share) for bill in (before, after) if bill.goodput)
+    return (
+        f"; {100 * gain_of_steps:.0f} % without failures, restarts and checkpoints, which take {lost_before:.1f} and "
+        f"{lost_after:.1f} % of the time"
+    )
 
 
 def _relative_gain(before: LayoutPoint, after: LayoutPoint) -> float:

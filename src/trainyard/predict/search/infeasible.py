@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import combinations, islice
 from math import prod
 from typing import Literal
 
@@ -13,7 +14,7 @@ from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.predict.inputs import layout_space
 from trainyard.predict.inputs.framework_support import Framework
-from trainyard.predict.inputs.layout_space import PlannerInput
+from trainyard.predict.inputs.layout_space import LayoutSpace, PlannerInput
 from trainyard.predict.pipeline import schedules
 from trainyard.predict.search import offload_variants
 from trainyard.predict.search.offload_variants import LayoutSizes
@@ -26,6 +27,8 @@ _SAMPLE_AXES = ("dp_shard", "dp_replicate", "micro_batch_size")
 """Axes whose product divides the samples of a step."""
 _STAGES_OF_V = 2
 """Stages per rank of the schedules `V_SHAPED`."""
+_MOST_PAIRS = 2
+"""Pairs of fixed axes that exclude each other in a message."""
 _ZERO_OF_WEIGHTS = 3
 """The ZeRO stage that shards weights."""
 _USUAL_DTYPE = "bfloat16"
@@ -58,10 +61,17 @@ def explain_no_layout(
 
 def explain_unsharded(wanted: PlannerInput, framework: Framework) -> str:
     """The message if a ZeRO stage is fixed, but no layout has data-parallel ranks to shard over with it."""
-    others = _describe_fixed({axis: value for axis, value in wanted.fixed.items() if axis != "zero"})
+    others = {axis: value for axis, value in wanted.fixed.items() if axis != "zero"}
+    described = _describe_fixed(others)
+    try:
+        axes = framework.layouts(wanted._replace(fixed=others)).columns
+        stages = np.unique(axes["zero"][axes["dp_shard"] * axes["cp"] > 1]).tolist()
+    except BadJob:  # more than can be searched
+        stages = []
+    supported = f", only with {' or '.join(f'ZeRO-{stage}' for stage in stages)}" if stages else ""
     return (
-        f"{framework.display_name}: no layout{others and f' with {others}'} is sharded with "
-        f"ZeRO-{wanted.fixed['zero']}."
+        f"{framework.display_name}: no layout{described and f' with {described}'} is sharded with "
+        f"ZeRO-{wanted.fixed['zero']}{supported}."
     )
 
 
@@ -94,18 +104,36 @@ def _contradictions(fixed: Mapping[str, int]) -> Iterator[str]:
 
 
 def _unsupported(wanted: PlannerInput, framework: Framework) -> Iterator[str]:
-    """Each fixed axis whose value the framework supports in no layout, with the values that it supports."""
+    """Each fixed axis whose value the framework supports in no layout, or else each pair of them, with the values that
+    it supports."""
     try:
         supported = framework.layouts(wanted._replace(fixed={}))
     except BadJob:  # more than can be searched
         return
     if not len(supported):
         return
-    for axis, value in wanted.fixed.items():
-        values = np.unique(supported.columns[axis]).tolist()
-        if value not in values:
-            words = (str(layout_space.fixed_in_words({axis: int(each)})[axis]) for each in values)
-            yield f"{axis} is {' or '.join(words)} in all layouts that it supports"
+    excluded = [axis for axis in wanted.fixed if wanted.fixed[axis] not in supported.columns[axis]]
+    for axis in excluded:
+        yield f"{axis} is {_values_in_words(axis, supported)} in all layouts that it supports"
+    if not excluded:
+        yield from islice(_unsupported_pairs(wanted, framework), _MOST_PAIRS)
+
+
+def _unsupported_pairs(wanted: PlannerInput, framework: Framework) -> Iterator[str]:
+    """Each pair of fixed axes whose values the framework supports in no layout together, with the values that it
+    supports of the second one."""
+    for first, second in combinations(sorted(wanted.fixed, key="zero".__eq__), 2):  # a ZeRO stage depends on the others
+        supported = framework.layouts(wanted._replace(fixed={first: wanted.fixed[first]}))
+        if wanted.fixed[second] not in supported.columns[second]:
+            values = _values_in_words(second, supported)
+            described = _describe_fixed({first: wanted.fixed[first]})
+            yield f"with {described}, {second} is {values} in all layouts that it supports"
+
+
+def _values_in_words(axis: str, layouts: LayoutSpace) -> str:
+    """The values of an axis in layouts: `1 or 2`."""
+    values = np.unique(layouts.columns[axis]).tolist()
+    return " or ".join(str(layout_space.fixed_in_words({axis: int(value)})[axis]) for value in values)
 
 
 def _joint_causes(wanted: PlannerInput, framework: Framework, unit: str) -> Iterator[str]:

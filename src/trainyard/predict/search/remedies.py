@@ -4,7 +4,7 @@ suggested."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -131,12 +131,23 @@ def _use_batch(request: _Request) -> str:
 
 
 def _use_more_devices(request: _Request) -> str:
-    """The smallest multiple of the devices in `CLUSTER_FACTORS` on which a layout fits."""
-    for factor in CLUSTER_FACTORS:
-        ranks = request.wanted.devices * factor
+    """The smallest of the larger clusters on which a layout fits."""
+    for ranks in _larger_clusters(request):
         if ranks <= cluster_size.max_ranks(request.machine) and request.fits(devices=ranks):
             return f"{ranks // request.machine.device.ranks:,} devices would be enough."
     return ""
+
+
+def _larger_clusters(request: _Request) -> Iterator[int]:
+    """Ranks of larger clusters: multiples of the devices by `CLUSTER_FACTORS`, of a torus after the slices that can be
+    rented and have at least as many."""
+    multiples = [request.wanted.devices * factor for factor in CLUSTER_FACTORS]
+    torus, ranks_per_device = request.machine.intra_node.torus, request.machine.device.ranks
+    if torus:
+        rented = [size * ranks_per_device for size in torus.rented_sizes]
+        slices = (next((ranks for ranks in rented if ranks >= least), 0) for least in multiples)
+        yield from filter(None, dict.fromkeys(slices))
+    yield from multiples
 
 
 def _use_shorter(request: _Request) -> str:

@@ -3,35 +3,33 @@ best layouts."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec.structs import replace
 
 from trainyard.predict.economics.failures import Goodput
 from trainyard.predict.economics.step_cost import Bill
 from trainyard.report.plans import plan_tables as tables
-from trainyard.report.plans.plans_file import Plans
+from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.view import Table
-from trainyard.units import show_count, show_rate
+from trainyard.units import SECONDS_PER_DAY, duration_unit, show_count, show_dollars, show_rate
 
 _ALTERNATIVES = 3
 _LEFT_OUT = ("MFU, %",)
 """Columns of the table of layouts that the alternatives lack, so that a layout needs fewer lines."""
-_HOURS_PER_DAY, _SECONDS_PER_DAY = 24, 86_400
-_LEAST_DAYS = 2
-"""Shortest time that is printed in days."""
-_LEAST_HOURS, _LEAST_MINUTES = 2, 2
-"""Shortest times that are printed in hours and in minutes."""
-_LEAST_WHOLE_DOLLARS = 100
-"""Least amount that is printed without cents."""
+_HOURS_PER_DAY = 24
+_LEAST_LOST_DAYS = 2
+"""Shortest lost time that is printed in days."""
 
 
 def training(plans: Plans) -> str:
     """Duration with its interval, dollars and energy of the token budget, with the machine's unknown keys for these."""
     plan, bill = plans.best.plan, plans.best.bill
-    per_day, unit = duration_unit(plans)
+    per_day, unit = duration_unit(bill.days)
     duration = per_day * bill.days
     low, high = (duration * bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
     parts = [f"{duration:,.1f} {unit} ({low:,.1f} to {high:,.1f})"]
-    parts.append("price unknown" if bill.dollars is None else _dollars(bill.dollars))
+    parts.append("price unknown" if bill.dollars is None else show_dollars(bill.dollars))
     parts.append("power unknown" if bill.kwh is None else show_rate(bill.kwh * 1e3, "Wh"))
     tokens = f"{show_count(plans.tokens)} {tables.unit_of(plan.job)}"
     return f"{tokens}: {', '.join(parts)}.{_unknown_inputs(bill)}{_without_padding(plans, duration, unit)}"
@@ -44,24 +42,6 @@ def _unknown_inputs(bill: Bill) -> str:
     return f" Add {keys} to a copy of the machine's TOML file." if keys else ""
 
 
-def duration_unit(plans: Plans) -> tuple[int, str]:
-    """(units in a day, unit) in which the duration of a budget is printed."""
-    days = plans.best.bill.days
-    if days >= _LEAST_DAYS:
-        return 1, "days"
-    if days * _HOURS_PER_DAY >= _LEAST_HOURS:
-        return _HOURS_PER_DAY, "h"
-    minutes_per_day = _SECONDS_PER_DAY // 60
-    return (minutes_per_day, "min") if days * minutes_per_day >= _LEAST_MINUTES else (_SECONDS_PER_DAY, "s")
-
-
-def _dollars(amount: float) -> str:
-    """An amount in dollars, with cents if it is small; `<$0.01` if it would round to 0."""
-    if 0 < amount < 0.005:
-        return "<$0.01"
-    return f"${amount:,.0f}" if amount >= _LEAST_WHOLE_DOLLARS else f"${amount:,.2f}"
-
-
 def _without_padding(plans: Plans, duration: float, unit: str) -> str:
     """How long so many tokens take if padding is not counted; empty if the share of padding is unknown."""
     padding = plans.fine_tuning.padding if plans.fine_tuning else None
@@ -72,11 +52,11 @@ def _without_padding(plans: Plans, duration: float, unit: str) -> str:
 
 def failures(goodput: Goodput, days: float) -> str:
     """Expected number of failures in `days`, the time lost to them, and the checkpoint interval."""
-    count = days * _SECONDS_PER_DAY / goodput.mtbf_s
+    count = days * SECONDS_PER_DAY / goodput.mtbf_s
     lost_percent, lost_hours = 100 * (1 - goodput.share), days * (1 - goodput.share) * _HOURS_PER_DAY
     lost = (
         f"{_few(lost_hours)} h"
-        if lost_hours < _LEAST_DAYS * _HOURS_PER_DAY
+        if lost_hours < _LEAST_LOST_DAYS * _HOURS_PER_DAY
         else f"{lost_hours / _HOURS_PER_DAY:,.1f} days"
     )
     return (
@@ -98,13 +78,15 @@ def power_cap(plans: Plans) -> str:
     )
 
 
-def alternatives(layouts: Table) -> Table:
-    """The layouts after the first, from the table of layouts, without the columns of lesser use."""
+def alternatives(layouts: Table, records: Sequence[PlanRecord]) -> Table:
+    """The layouts after the first, from the table of layouts, without the columns of lesser use. `records`: the layout
+    of each row."""
+    alternative_records = records[1 : 1 + _ALTERNATIVES]
     kept = [at for at, column in enumerate(layouts.columns) if column.title not in _LEFT_OUT]
     return replace(
         layouts,
         title="Alternatives",
-        notes=(),
+        notes=(*tables.ends_note(alternative_records), *tables.experts_note(alternative_records)),
         columns=tuple(layouts.columns[at] for at in kept),
         rows=tuple(tuple(row[at] for at in kept) for row in layouts.rows[1 : 1 + _ALTERNATIVES]),
     )

@@ -14,7 +14,7 @@ from trainyard.report.plans import plan_tables as tables
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.next_step import NextStep
 from trainyard.report.view.view import Cell, Column, Table
-from trainyard.units import counted, show_rate
+from trainyard.units import counted, duration_unit, show_rate
 
 _LAYOUTS, _LAYOUTS_WITH_DAYS, _FEWEST_LAYOUTS = 5, 4, 3
 """Rows of the table of layouts. A layout takes two lines of 80 columns, three with days or with fewer layers on some
@@ -71,7 +71,7 @@ def summary(plans: Plans) -> tuple[Table, ...]:
     """The tables of the screen: layouts, the ledger of the first and its memory; for a token budget, the next layouts
     only."""
     if plans.tokens:
-        alternatives = budget_summary.alternatives(_layouts(plans))
+        alternatives = budget_summary.alternatives(_layouts(plans), _shown_records(plans))
         return (alternatives,) if alternatives.rows else ()
     return (_layouts(plans), _ledger(plans), _memory(plans))
 
@@ -206,12 +206,9 @@ def _fastest(plans: Plans) -> str:
 def _layouts(plans: Plans) -> Table:
     """The table of the first layouts with step time, MFU, reserved memory and, for a token budget, days."""
     unit, unit_ns = tables.time_unit(plans)
-    per_day, duration = budget_summary.duration_unit(plans)
-    is_placed = any(record.plan.job.layout.end_less_layers for record in plans.choices)
-    fewest = plans.heterogeneous or plans.fine_tuning or is_placed
-    max_rows = _FEWEST_LAYOUTS if fewest else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
+    per_day, duration = duration_unit(plans.best.bill.days)
     rows: list[tuple[Cell, ...]] = []
-    shown_rows = _shown_rows(plans, max_rows)
+    shown_rows = _shown_rows(plans)
     for index in shown_rows:
         record = plans.choices[index]
         lacking = "" if tables.fits(record, plans) else " (does not fit)"
@@ -224,7 +221,7 @@ def _layouts(plans: Plans) -> Table:
         )  # fmt: skip
         rows.append(row + ((per_day * record.bill.days,) if plans.tokens else ()))
     hidden_rows = len(plans.choices) - len(rows)
-    shown_records = [plans.choices[index] for index in shown_rows]
+    shown_records = _shown_records(plans)
     hidden = f"{hidden_rows} more: --full." if hidden_rows else ""
     first_note = " ".join(filter(None, (hidden, tied_layouts.tie_note(plans))))
     per_rank = f" {_PER_RANK.format(plans.ranks_per_device)}" if plans.ranks_per_device > 1 else ""
@@ -245,10 +242,18 @@ def _layouts(plans: Plans) -> Table:
     )  # fmt: skip
 
 
-def _shown_rows(plans: Plans, max_rows: int) -> list[int]:
-    """The indices of at most `max_rows` layouts, in order: the first, the recommended, the fastest and the baseline,
-    then others up to that number."""
+def _shown_records(plans: Plans) -> list[PlanRecord]:
+    """The layouts of the table of layouts."""
+    return [plans.choices[index] for index in _shown_rows(plans)]
+
+
+def _shown_rows(plans: Plans) -> list[int]:
+    """The indices of the layouts of the table of layouts, in order: the first, the recommended, the fastest and the
+    baseline, then others up to the number that fits on a screen."""
     choices = plans.choices
+    is_placed = any(record.plan.job.layout.end_less_layers for record in choices)
+    fewest = plans.heterogeneous or plans.fine_tuning or is_placed
+    max_rows = _FEWEST_LAYOUTS if fewest else _LAYOUTS_WITH_DAYS if plans.tokens else _LAYOUTS
     important = {0, min(int(plans.as_configured), len(choices) - 1), choices.index(plans.fastest)}
     important |= {index for index, record in enumerate(choices) if record.baseline}
     others = [index for index in range(len(choices)) if index not in important]
@@ -258,9 +263,9 @@ def _shown_rows(plans: Plans, max_rows: int) -> list[int]:
 def _constants(plans: Plans) -> str:
     """Sentences on the framework and on the constants of the prediction: their name, and whether they were fitted."""
     tuned = plans.constants
-    origin = f"fitted to {tuned.rows} measurements." if tuned.rows else tuned.description
+    origin = f", fitted to {tuned.rows} measurements." if tuned.rows else f". {tuned.description}"
     framework = f"Framework: {plans.framework}. " if plans.framework else ""
-    return f"{framework}Constants: {tuned.name}, {origin}"
+    return f"{framework}Constants: {tuned.name}{origin}"
 
 
 def _ledger(plans: Plans) -> Table:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from trainyard import plugins, units, words
 from trainyard.job import Job
-from trainyard.layout import Layout
+from trainyard.layout import Layout, describe_ends
 from trainyard.plan import Plan
 from trainyard.predict.economics.failures import Goodput
 from trainyard.predict.inputs.prediction_interval import ASSUMED_HIGH, ASSUMED_LOW
@@ -84,7 +84,7 @@ def ends_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
         return ()
     first, last = ends
     fewer = units.counted(first, "layer")
-    return (f"ends -{first}/-{last}: the first stage has {fewer} fewer than an even one, the last {last}.",)
+    return (f"{describe_ends(first, last)}: the first stage has {fewer} fewer than an even one, the last {last}.",)
 
 
 def experts_note(records: Sequence[PlanRecord]) -> tuple[str, ...]:
@@ -145,18 +145,22 @@ def time_unit(plans: Plans) -> tuple[str, float]:
 
 
 def _spent_columns(plans: Plans, with_notes: bool = False) -> tuple[Column, ...]:
-    """Columns of the known costs of the token budget: days, dollars, kWh. `with_notes`: with a note on lost time."""
+    """Columns of the known costs of the token budget: its duration, dollars, kWh. `with_notes`: with a note on lost
+    time."""
     if not plans.tokens:
         return ()
     days_note = _failure_note(plans, plans.best.bill.goodput) if with_notes else ""
-    dollars = (Column(title="$", digits=0),) if "price" in plans.claims else ()
-    energy = (Column(title="kWh", digits=0, optional=True),) if "power" in plans.claims else ()
-    return (Column(title="days", digits=1, note=days_note), *dollars, *energy)
+    bill, unit = plans.best.bill, units.duration_unit(plans.best.bill.days)[1]
+    dollars = (Column(title="$", digits=units.decimals_of_amount(bill.dollars)),) if "price" in plans.claims else ()
+    kwh_digits = units.decimals_of_amount(bill.kwh)
+    energy = (Column(title="kWh", digits=kwh_digits, optional=True),) if "power" in plans.claims else ()
+    return (Column(title=unit, digits=1, note=days_note), *dollars, *energy)
 
 
 def _spent(planned: PlanRecord | LayoutPoint, plans: Plans) -> tuple[Cell, ...]:
     """Cells of the columns of `_spent_columns`: the cost of the token budget with this layout."""
-    amounts = {"days": planned.bill.days, "$": planned.bill.dollars, "kWh": planned.bill.kwh}
+    per_day, unit = units.duration_unit(plans.best.bill.days)
+    amounts = {unit: per_day * planned.bill.days, "$": planned.bill.dollars, "kWh": planned.bill.kwh}
     return tuple(amounts[column.title] for column in _spent_columns(plans))
 
 

@@ -83,9 +83,10 @@ def _title(plans: Plans) -> str:
     title = f"{plans.best.plan.job.name or 'A step'} on {on}: {step} a step"
     if not plans.tokens:
         return title
-    paid = f" for ${bill.dollars:,.0f}" if bill.dollars is not None else ""
+    paid = f" for {units.show_dollars(bill.dollars)}" if bill.dollars is not None else ""
     tokens = units.show_count(plans.tokens).replace(".0", "")
-    return f"{title}, {tokens} tokens in {bill.days:,.1f} days{paid}"
+    per_day, unit = units.duration_unit(bill.days)
+    return f"{title}, {tokens} tokens in {per_day * bill.days:,.1f} {unit}{paid}"
 
 
 def _too_full(plans: Plans) -> str:
@@ -110,9 +111,13 @@ def _figures(plans: Plans) -> list[KeyFigure]:
                change=f"of {plans.memory_bytes / 1e9:.1f}" if plans.memory_bytes else ""),
     ]  # fmt: skip
     if plans.tokens:
+        per_day, time_unit = units.duration_unit(bill.days)
         figures.append(
             KeyFigure(
-                label="to train", value=f"{bill.days:,.1f}", unit="days", description="Including time lost to failures."
+                label="to train",
+                value=f"{per_day * bill.days:,.1f}",
+                unit=time_unit,
+                description="Including time lost to failures.",
             )
         )
     if bill.dollars is not None:

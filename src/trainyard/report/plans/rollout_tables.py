@@ -122,15 +122,29 @@ def reasons(result: RolloutPlan) -> tuple[str, ...]:
     return tuple(f"{', '.join(modes).capitalize()}: {reason}" for reason, modes in names.items())
 
 
+_OF_SOURCES = " measurements of "
+"""Words between the number of measurements that a constant was fitted to and their sources."""
+
+
 def assumptions(result: RolloutPlan) -> Table:
-    """The constants of the prediction, with their sources."""
+    """The constants of the prediction, with their sources: those of a fitted set once, below the table."""
+    sources = {
+        source.partition(",")[0]: measured
+        for source, _, measured in (claim.source.partition(_OF_SOURCES) for claim in result.assumptions)
+        if measured
+    }
     return Table(
         title="Assumed",
-        notes=(),
+        notes=(
+            "Shares are of the rates in the machine file.",
+            *(f"{name}: fitted to measurements of {measured}." for name, measured in sources.items()),
+        ),
         columns=(Column(title="", id=True), Column(title="value", id=True), Column(title="source", prose=True)),
         rows=tuple(_claim_row(claim) for claim in result.assumptions),
     )
 
 
 def _claim_row(claim: Claim) -> tuple[Cell, ...]:
-    return claim.unit, f"{claim.value:g}", claim.source
+    """The name of a constant, with which its unit begins, its value and its source."""
+    name, _, unit = claim.unit.partition(" ")
+    return name, f"{claim.value:g} {'s' * (unit == 's')}".strip(), claim.source.partition(_OF_SOURCES)[0]
