@@ -52,8 +52,8 @@ def test_demo_works_without_torch(tmp_path):
 
 def test_a_plan_needs_neither_masked_arrays_nor_processes():
     before = "import sys; sys.modules['numpy.ma'] = sys.modules['subprocess'] = None\n"
-    arguments = "plan llama3-8b --machine h100 --devices 16 --batch 64 --seq-len 4096 --for megatron".split()
-    printed, _ = answer(*arguments, before=before)
+    model, machine = ("llama3-8b", "--seq-len", "4096", "--batch", "64"), ("--machine", "h100", "--devices", "16")
+    printed, _ = answer("plan", *model, *machine, "--for", "megatron", before=before)
     assert "Predicted ledger" in printed
 
 
