@@ -50,6 +50,13 @@ def test_demo_works_without_torch(tmp_path):
     assert "Matmul" in printed
 
 
+def test_a_plan_needs_neither_masked_arrays_nor_processes():
+    before = "import sys; sys.modules['numpy.ma'] = sys.modules['subprocess'] = None\n"
+    model, machine = ("llama3-8b", "--seq-len", "4096", "--batch", "64"), ("--machine", "h100", "--devices", "16")
+    printed, _ = answer("plan", *model, *machine, "--for", "megatron", before=before)
+    assert "Predicted ledger" in printed
+
+
 def test_public_names_are_sorted_and_importable():
     assert list(trainyard.__all__) == sorted(set(trainyard.__all__))
     for name in trainyard.__all__:

@@ -51,7 +51,6 @@ from trainyard.predict.search.search import SearchResult
 from trainyard.predict.search.shortlist import shortlist
 from trainyard.report.plans import plan_tables, plans_file
 from trainyard.report.plans.plans_file import Plans
-from trainyard.train.fake_run import held_memory
 from trainyard.units import counted, is_whole_number, show_size
 
 
@@ -242,6 +241,8 @@ def _search(
     collectives = predict_collectives(best.plan.job) if check and framework == "trainyard" else ()
     allocated_bytes: dict[int, int] = {}  # rank -> peak in a simulated run
     if check and framework == "trainyard":
+        from trainyard.train.fake_run import held_memory  # starts processes
+
         job = best.plan.job
         if setting := held_memory.uncounted_setting(job):
             notes.append(f"The memory is predicted, and not counted: {setting}")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainyard.errors import BadFile, nearest
+from trainyard.lazy_pattern import lazy_compile
 from trainyard.models.typed_keys import TypedKeys
 from trainyard.printable import printable
 from trainyard.units import listed
 
-_IRRELEVANT_KEYS = re.compile(
+_IRRELEVANT_KEYS = lazy_compile(
     # Names, special tokens, generation, caching, initialisation, storage format and provenance.
     r"_.*|architectures|auto_map|model_type|transformers_version|.*_token_id|use_cache|initializer_range|torch_dtype"
     r"|dtype|task_specific_params|output_past|output_hidden_states|output_attentions|return_dict|use_return_dict"
@@ -28,14 +28,14 @@ _IRRELEVANT_KEYS = re.compile(
 
 MAX_NUMBER = 1e300
 """Bound of numbers, which may be multiplied without becoming infinite."""
-_UNTIMED_KEYS = re.compile(
+_UNTIMED_KEYS = lazy_compile(
     r"rope_scaling|rope_parameters|partial_rotary_factor|.*dropout|.*_pdrop|router_jitter_noise|scale_attn.*|reorder_and_upcast_attn"
     r"|attention_bias|mlp_bias|use_bias|use_conv_bias|mamba_proj_bias|mamba_conv_bias|scoring_func|topk_method"
     r"|norm_topk_prob|.*_multiplier|logits_scaling"
 )
 """Keys that are refused because they change the mathematics, though hardly the time of a step."""
 _PARTS = tuple(
-    (re.compile(pattern), part)
+    (lazy_compile(pattern), part)
     for pattern, part in (
         (r".*(sliding|window|chunk|layer_types|layers_block_type).*", "attention to a part of the sequence is"),
         (r"rope_.*|.*rotary.*|alibi.*|.*position_embedding_type|no_rope_.*", "this position embedding is"),

@@ -79,8 +79,8 @@ class SimulatedOperations(NamedTuple):
 
 class _OperationTable(NamedTuple):
     """The operations of all ranks, grouped by rank. `seconds_index`: index into the table of seconds
-    (kind x stage); `source`: the operation whose result it needs, or less than 0; `crosses`: the stage after which that
-    result crosses ranks, or less than 0. `begin`: offsets of the ranks, and the total. `peak_in_flight`: most in-flight
+    (kind x stage); `source`: the operation whose result it needs, or -1; `crosses`: the stage after which that result
+    crosses ranks, or -1. `begin`: offsets of the ranks, and the total. `peak_in_flight`: most in-flight
     micro-batches of each rank, counted separately for each of its stages."""
 
     seconds_index: npt.NDArray[np.int32]
@@ -101,13 +101,12 @@ def _operation_table(schedule: str, ranks: int, interleave: int, micro_batches: 
     # [0 forward or 1 backward, stage + 1, micro-batch] -> operation that sends the result; -1: before the first stage
     # and after the last one.
     result_of = np.full((2, stages + 2, micro_batches), -1)
-    is_forward, is_weights = kind == FORWARD, kind == WEIGHTS
-    is_backward = ~is_forward & ~is_weights
-    for direction, mask in enumerate((is_forward, is_backward)):
-        result_of[direction, stage[mask] + 1, micro[mask]] = operations[mask] + send_delay[mask]
+    is_forward, sends = kind == FORWARD, kind != WEIGHTS
+    direction = 1 - is_forward
+    result_of[direction[sends], stage[sends] + 1, micro[sends]] = (operations + send_delay)[sends]
     # A forward pass needs the result of the stage before, a backward pass that of the stage after.
-    source = np.where(is_forward, result_of[0, stage, micro], np.where(is_backward, result_of[1, stage + 2, micro], -1))
-    crosses = np.where((source >= 0) & (rank[source] != rank), np.where(is_forward, stage - 1, stage), -1)
+    source = np.where(sends, result_of[direction, stage + 2 * direction, micro], -1)
+    crosses = np.where((source >= 0) & (rank[source] != rank), stage - is_forward, -1)
     # Activations are kept from the forward pass to the (end of the) backward pass; each rank ends with 0.
     in_flight = np.cumsum(np.where(is_forward, 1, np.where(kind == INPUTS, 0, -1)))
     # int32, because the cache holds many plans
@@ -275,7 +274,7 @@ def _insert_operations(state: _SimulationState, start: int, pipeline: PipelineTi
     operation_kind_s = np.concatenate(  # [kind x stage], in the order of FORWARD, BACKWARD, INPUTS, WEIGHTS
         [pipeline.forward, pipeline.inputs + pipeline.weights, pipeline.inputs, pipeline.weights]
     )
-    state.source[entries] = np.where(table.source >= 0, table.source + offset[table.source], _AVAILABLE_RESULT)
+    state.source[entries] = np.append(entries, _AVAILABLE_RESULT)[table.source]  # -1 is the last one
     state.delay[entries] = 0.0 if pipeline.waits else transfer_s
     state.seconds[entries] = operation_kind_s[table.seconds_index] + (transfer_s if pipeline.waits else 0.0)
     return entries
@@ -283,7 +282,8 @@ def _insert_operations(state: _SimulationState, start: int, pipeline: PipelineTi
 
 def _input_transfer_seconds(pipeline: PipelineTimes, table: _OperationTable) -> Column:
     """For each operation, seconds of the transfer of its input; 0 if that is on the same rank."""
-    return np.where(table.crosses >= 0, np.broadcast_to(pipeline.hop, len(pipeline.forward))[table.crosses], 0.0)
+    hops_s = np.broadcast_to(pipeline.hop, len(pipeline.forward))
+    return np.append(hops_s, 0.0)[table.crosses]  # -1 is the last one
 
 
 def _run_operations(current: Numbers, state: _SimulationState) -> None:

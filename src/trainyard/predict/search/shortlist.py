@@ -167,7 +167,7 @@ def _find_simplest_tied(
     )
     fitting = {axis: space.column(axis) for axis in space.sizes.layouts.columns}
     levels, may_tie = simplicity.levels_for(space.sizes.layouts).of(fitting), space.bounds <= limit_s
-    for level in np.unique(levels[may_tie & (levels < simplest)]).tolist():
+    for level in sorted(set(levels[may_tie & (levels < simplest)].tolist())):
         by_time = space.by_time(may_tie & (levels == level))
         runnable = search_space.runnable_cases(space, by_time, refuses, [])
         for each in islice(variants.fastest_variants(space, runnable), _MAX_CANDIDATES):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-
+from trainyard.lazy_pattern import lazy_compile
 from trainyard.predict.configs.config_keys import KeyRules
 
 BATCHES = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -19,7 +18,7 @@ FILL_IN = {
 }
 """The value that "auto" stands for, which the launcher fills in."""
 RULES = KeyRules(
-    re.compile(
+    lazy_compile(
         r"optimizer\..*|scheduler\..*|gradient_clipping|steps_per_print|prescale_gradients|gradient_predivide_factor"
         r"|gradient_allreduce_op|sparse_gradients|disable_allgather|dump_state|wall_clock_breakdown|memory_breakdown"
         r"|(checkpoint|flops_profiler|tensorboard|wandb|comet|csv_monitor|comms_logger|monitor_config|aio|nebula"

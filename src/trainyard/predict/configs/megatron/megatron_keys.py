@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from trainyard.lazy_pattern import lazy_compile
 from trainyard.predict.configs.config_keys import KeyRules
 
 _NOTHING = (
@@ -27,7 +28,7 @@ _SIZES = (
     r"|num-experts|moe-.*|.*-bias.*|quick-geglu|use-rotary-position-embeddings"
 )
 RULES = KeyRules(
-    re.compile(_NOTHING),
+    lazy_compile(_NOTHING),
     {
         r"tp-comm-overlap.*|tp-comm-bulk.*": "predicted without overlap of tensor-parallel communication",
         r"moe-shared-expert-overlap|delay-wgrad-compute": "predicted without it",

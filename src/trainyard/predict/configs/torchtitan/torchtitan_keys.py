@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from trainyard.errors import BadFile
+from trainyard.lazy_pattern import lazy_compile
 from trainyard.predict.configs.config_keys import KeyRules
 
 SCHEDULES: Mapping[str, Literal["1f1b", "interleaved"]] = {"1f1b": "1f1b", "interleaved1f1b": "interleaved"}
@@ -38,7 +38,7 @@ _EARLIER = {
     },
 }
 RULES = KeyRules(
-    re.compile(
+    lazy_compile(
         r"(job|profiling|metrics|checkpoint|comm|lr_scheduler|validation|memory_estimation|debug)\..*"
         r"|optimizer\.(lr|beta1|beta2|eps|weight_decay|implementation)|model\.(.*_path|print_after_conversion)"
         r"|training\.(dataset.*|steps|max_norm|gc_.*|seed|dataloader\..*|warmup_steps|mixed_precision_reduce)"
