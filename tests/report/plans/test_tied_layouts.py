@@ -55,6 +55,17 @@ def test_recommended_layout_is_simpler_than_the_fastest(capsys: pytest.CaptureFi
     assert f"{100 * (slower - 1):.1f} %" in " ".join(tied_layouts.notes(plans))
 
 
+def test_the_price_of_the_simplest_layout_is_in_the_headline(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plans = plans_of(capsys, tmp_path, *LLAMA, "--tokens", "1e12")
+    recommended, fastest = plans.best.bill, plans.fastest.bill
+    assert recommended.dollars
+    assert fastest.dollars
+    assert fastest.dollars < recommended.dollars
+    assert f"{fastest.days:,.1f} days and ${fastest.dollars:,.0f}" in plan_summary.headline(plans)
+
+
 def test_out_writes_the_recommended_layout(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = tmp_path / "job.toml"
     plans = plans_of(capsys, tmp_path, *LLAMA, "--out", str(out))

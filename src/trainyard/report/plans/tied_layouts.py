@@ -8,6 +8,7 @@ from __future__ import annotations
 from trainyard.layout import Layout
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 from trainyard.report.view.view import Cell, Column
+from trainyard.units import duration_unit, show_dollars
 
 VERSUS = "vs. fastest"
 """Title of the column that compares each layout with the fastest."""
@@ -70,8 +71,19 @@ def describe_ties(plans: Plans) -> str:
         return f" At least {others} tied with it (--full), of which it is the simplest."
     return (
         f" It is the simplest layout that is tied with the fastest, which is predicted to take "
-        f"{less_time(plans.fastest, plans.best)} less time."
+        f"{less_time(plans.fastest, plans.best)} less time{_budget_of_fastest(plans)}."
     )
+
+
+def _budget_of_fastest(plans: Plans) -> str:
+    """Duration and dollars of the token budget with the fastest layout, in the unit of the first one; empty without a
+    budget."""
+    bill = plans.fastest.bill
+    if not plans.tokens:
+        return ""
+    per_day, unit = duration_unit(plans.best.bill.days)
+    dollars = "" if bill.dollars is None else f" and {show_dollars(bill.dollars)}"
+    return f": {per_day * bill.days:,.1f} {unit}{dollars}"
 
 
 def _count_tied(plans: Plans) -> int:
