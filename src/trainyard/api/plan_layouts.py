@@ -92,7 +92,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
             "several.",
             "Pass one machine, or leave out these options.",
         )
-    request = read_request(model, None, options.devices, options.seq_len)
+    request = read_request(model, None, options.devices, options.seq_len, names_machine=True)
     fine_tuning = read_fine_tuning(options.fine_tune, request.model)
     if fine_tuning and fine_tuning.trains_adapters:
         raise BadInput(
@@ -121,7 +121,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
 def plan_on(machine: Machine | None, model: str | None, framework: str, options: PlanOptions) -> Plans:
     """Searches as `plan_layouts` on one kind of device. `machine`: in place of `options.machine`; None for that of the
     model's job file."""
-    request = read_request(model, None, _ranks(options, machine), options.seq_len)
+    request = read_request(model, None, _ranks(options, machine), options.seq_len, names_machine=machine is not None)
     target = with_fabric(machine or load_machine(request.job.machine if request.job else ""), options.fabric)
     return _search(
         planner_input_of(request, target, options), target, request, framework=framework, options=options, check=False
@@ -138,7 +138,7 @@ def check_configuration(file: str, model: str | None, options: PlanOptions) -> P
             "Pass one machine, or search layouts of the mixed cluster: trainyard plan.",
         )
     target = load_machine(options.machine) if options.machine else None
-    request = read_request(model, file, _ranks(options, target), options.seq_len)
+    request = read_request(model, file, _ranks(options, target), options.seq_len, names_machine=target is not None)
     target = with_fabric(target or load_machine(request.job.machine if request.job else ""), options.fabric)
     planner_input = planner_input_of(request, target, options)
     if request.job:
