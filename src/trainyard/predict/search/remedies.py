@@ -29,8 +29,8 @@ _SEQ_LEN_STEPS = 16
 _PARTS_OF_DOUBLING = 4
 """Parts into which the last doubling of a cluster is divided, in search of a smaller cluster that is enough."""
 _LEAST_LAYOUTS = 16
-"""Fewest layouts that fit on a suggested cluster of unusual size or with padded sequences: the framework may refuse some
-of them."""
+"""Fewest layouts that fit on a suggested cluster of unusual size, or with padded sequences: the framework may refuse
+some of them."""
 _MOST_AXES = 3
 """Fixed axes that are suggested, of which leaving out one is enough."""
 
