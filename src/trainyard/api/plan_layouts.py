@@ -400,9 +400,9 @@ def load_machine(name: str) -> Machine:
 
 
 def _check_trainable(job: Job, file: str) -> None:
-    """Raises `BadJob` if trainyard does not train the job of `file`, on whatever machine."""
+    """Raises `BadJob` if trainyard does not train the job of `file`."""
     try:
-        refuse_unsupported(msgspec.structs.replace(job, machine=""))
+        refuse_unsupported(job)
     except BadJob as error:
         raise BadJob(f"{file}: {error.message}", error.next_step) from error
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.refused import code_of, missing_values
+from trainyard import job_file
+from trainyard import machine as machines
 from trainyard.cli.main import answer
 
 _JOB = """
@@ -122,6 +124,33 @@ def test_deepspeed_file_without_its_values_names_those_to_add(
         message, _, step = capsys.readouterr().err.partition("DeepSpeed file")[2].partition("\n")
         assert {option for option in options if option in step} == missing
         assert {option for option, name in names.items() if name in message} == missing
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["name", "file"])
+def test_written_job_file_names_its_machine(
+    is_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine = "h100"
+    if is_file:
+        machine = "mine.toml"
+        text = machines.known()["h100"].read_text("utf-8")
+        Path(machine).write_text(text.replace('name = "h100"', 'name = "mine"', 1), "utf-8")
+    step = ("--devices", "8", "--batch", "8", "--seq-len", "128")
+    assert answer(["plan", "tiny", *step, "--machine", machine, "--out", "job.toml"]) == 0
+    assert job_file.load(Path("job.toml")).machine == machine
+    capsys.readouterr()
+    assert answer(["plan", "check", "job.toml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"] == Path(machine).stem
+
+
+def test_layout_of_a_job_file_keeps_its_machine(tmp_path: Path) -> None:
+    job, planned = tmp_path / "job.toml", tmp_path / "planned.toml"
+    text = _JOB.format(layout="dp_shard = 8", model="vocab = 256", recipe="")
+    job.write_text(f'machine = "h100"\n{text}', "utf-8")
+    for words in ((), ("check",)):
+        assert answer(["plan", *words, str(job), "--out", str(planned)]) == 0
+        assert job_file.load(planned).machine == "h100"
 
 
 def test_no_model_is_suggested_in_place_of_a_faulty_configuration(
