@@ -43,7 +43,7 @@ from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import FLOAT32_MOMENTS, MUON_MOMENTUM, PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.framework_memory import USABLE
-from trainyard.predict.search import offload_variants
+from trainyard.predict.search import device_counts, offload_variants
 from trainyard.predict.search.device_scaling import scaling
 from trainyard.predict.search.layout_cost import LayoutCost, cost_job, explain_bubble
 from trainyard.predict.search.layout_ratio import step_ratio
@@ -222,6 +222,10 @@ def _search(
     if budget.tokens and options.scaling and result.choices:
         with options.progress("Planning for fewer and for more devices"):
             other_device_counts = scaling(wanted, machine, runner, budget, result.fastest.point, refuses)
+    if not check and result.choices:
+        notes += device_counts.describe_faster(
+            wanted, machine, runner, refuses, result.fastest.plan.ledger.wall_ns / 1e9
+        )
     if configured_cost is not None:
         if result.choices:
             ratio = step_ratio(configured_cost.plan.ledger, result.fastest.plan.ledger)

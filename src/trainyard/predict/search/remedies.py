@@ -140,10 +140,15 @@ def _use_framework(request: _Request) -> str:
     return ""
 
 
-def _use_batch(request: _Request) -> str:
+def next_batch(wanted: PlannerInput) -> int:
     """The next batch that all ranks divide."""
+    return -(-wanted.samples // wanted.devices) * wanted.devices
+
+
+def _use_batch(request: _Request) -> str:
+    """The next batch that all ranks divide, if a layout fits with it."""
     wanted, unit = request.wanted, unit_of_ranks([request.machine])
-    larger_batch = -(-wanted.samples // wanted.devices) * wanted.devices
+    larger_batch = next_batch(wanted)
     if larger_batch > limits.SAMPLES.most or not request.fits(samples=larger_batch):
         return ""
     return f"Use --batch {larger_batch}, a multiple of the {wanted.devices:,} {unit}."
