@@ -115,7 +115,8 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job. `machine`: name of a machine file, empty for the machine that runs it.
+    """A job. `machine`: name or path of the machine file that the job is planned and launched for. Without effect on
+    `run`, which trains on the machine that it is started on.
 
     `model`: a decoder, for the workloads that train one; any other workload uses `sizes`.
     """

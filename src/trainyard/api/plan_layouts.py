@@ -43,7 +43,7 @@ from trainyard.predict.inputs.framework_support import FRAMEWORKS, Framework
 from trainyard.predict.inputs.layout_space import FLOAT32_MOMENTS, MUON_MOMENTUM, PlannerInput
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.memory.framework_memory import USABLE
-from trainyard.predict.search import offload_variants
+from trainyard.predict.search import device_counts, offload_variants
 from trainyard.predict.search.device_scaling import scaling
 from trainyard.predict.search.layout_cost import LayoutCost, cost_job, explain_bubble
 from trainyard.predict.search.layout_ratio import step_ratio
@@ -91,7 +91,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
             "several.",
             "Pass one machine, or leave out these options.",
         )
-    request = read_request(model, None, options.devices, options.seq_len)
+    request = read_request(model, None, options.devices, options.seq_len, names_machine=True)
     fine_tuning = read_fine_tuning(options.fine_tune, request.model)
     if fine_tuning and fine_tuning.trains_adapters:
         raise BadInput(
@@ -120,7 +120,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
 def plan_on(machine: Machine | None, model: str | None, framework: str, options: PlanOptions) -> Plans:
     """Searches as `plan_layouts` on one kind of device. `machine`: in place of `options.machine`; None for that of the
     model's job file."""
-    request = read_request(model, None, _ranks(options, machine), options.seq_len)
+    request = read_request(model, None, _ranks(options, machine), options.seq_len, names_machine=machine is not None)
     target = with_fabric(machine or load_machine(request.job.machine if request.job else ""), options.fabric)
     return _search(
         planner_input_of(request, target, options), target, request, framework=framework, options=options, check=False
@@ -137,7 +137,7 @@ def check_configuration(file: str, model: str | None, options: PlanOptions) -> P
             "Pass one machine, or search layouts of the mixed cluster: trainyard plan.",
         )
     target = load_machine(options.machine) if options.machine else None
-    request = read_request(model, file, _ranks(options, target), options.seq_len)
+    request = read_request(model, file, _ranks(options, target), options.seq_len, names_machine=target is not None)
     target = with_fabric(target or load_machine(request.job.machine if request.job else ""), options.fabric)
     planner_input = planner_input_of(request, target, options)
     if request.job:
@@ -221,6 +221,10 @@ def _search(
     if budget.tokens and options.scaling and result.choices:
         with options.progress("Planning for fewer and for more devices"):
             other_device_counts = scaling(wanted, machine, runner, budget, result.fastest.point, refuses)
+    if not check and result.choices:
+        notes += device_counts.describe_faster(
+            wanted, machine, runner, refuses, result.fastest.plan.ledger.wall_ns / 1e9
+        )
     if configured_cost is not None:
         if result.choices:
             ratio = step_ratio(configured_cost.plan.ledger, result.fastest.plan.ledger)
@@ -402,9 +406,9 @@ def load_machine(name: str) -> Machine:
 
 
 def _check_trainable(job: Job, file: str) -> None:
-    """Raises `BadJob` if trainyard does not train the job of `file`, on whatever machine."""
+    """Raises `BadJob` if trainyard does not train the job of `file`."""
     try:
-        refuse_unsupported(msgspec.structs.replace(job, machine=""))
+        refuse_unsupported(job)
     except BadJob as error:
         raise BadJob(f"{file}: {error.message}", error.next_step) from error
 

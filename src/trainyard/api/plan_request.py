@@ -59,12 +59,16 @@ class PlanRequest(NamedTuple):
     context: Context | None = None
 
 
-def read_request(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
+def read_request(
+    model: str | None, check: str | None, ranks: int | None, seq_len: int | None, *, names_machine: bool = False
+) -> PlanRequest:
     """Reads a model, or the configuration of the file `check`, which trains `model` if both are given.
 
-    `ranks`, `seq_len`: the arguments of the command. Raises `BadInput` for a file that cannot be planned for."""
+    `ranks`, `seq_len`: the arguments of the command; `names_machine`: whether it has one for the machine. Raises
+    `BadInput` for a file that cannot be planned for."""
+    arguments = CommandArguments(devices=ranks, seq_len=seq_len, names_machine=names_machine)
     with with_next_step(f"{_MODELS}, or a configuration" if check is None else "a training configuration"):
-        request = _with_printable_names(_read_model_and_file(model, check, ranks, seq_len))
+        request = _with_printable_names(_read_model_and_file(model, check, arguments))
     _check_length(request.model, seq_len)
     return request
 
@@ -100,28 +104,28 @@ def _check_length(model: Model | VisionModel, seq_len: int | None) -> None:
         )
 
 
-def _read_model_and_file(model: str | None, check: str | None, ranks: int | None, seq_len: int | None) -> PlanRequest:
-    """The model, or the configuration `check`, which may take its model from `model`, as a request. `ranks` and
-    `seq_len` replace values that a file leaves open. Raises `BadInput` without a model or a configuration."""
+def _read_model_and_file(model: str | None, check: str | None, arguments: CommandArguments) -> PlanRequest:
+    """The model, or the configuration `check`, which may take its model from `model`, as a request. `arguments`: values
+    of the command line that a file leaves open. Raises `BadInput` without a model or a configuration."""
     if check is None:
         if not model:
             raise BadInput(
                 "No model given.",
                 "Pass a model name (trainyard plan list), a config.json or a job file.",
             )
-        return _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
+        return _read(model, arguments)
     if not model:
-        return _read(check, CommandArguments(devices=ranks, seq_len=seq_len), config_only=True)
+        return _read(check, arguments, config_only=True)
     with with_next_step(_MODELS):
-        model_request = _read(model, CommandArguments(devices=ranks, seq_len=seq_len))
+        model_request = _read(model, arguments)
     if not isinstance(model_request.model, Model):
         raise BadInput(
             f"{check} with --model {model}: only configurations of decoders take their model from --model.",
             "Leave out --model.",
         )
-    known_seq_len = seq_len or (model_request.job.recipe.seq_len if model_request.job else None)
-    known_ranks = ranks or (model_request.job.layout.ranks if model_request.job else None)
-    arguments = CommandArguments(devices=known_ranks, seq_len=known_seq_len, model=model_request.model)
+    known_seq_len = arguments.seq_len or (model_request.job.recipe.seq_len if model_request.job else None)
+    known_ranks = arguments.devices or (model_request.job.layout.ranks if model_request.job else None)
+    arguments = arguments._replace(devices=known_ranks, seq_len=known_seq_len, model=model_request.model)
     return _read(check, arguments, config_only=True)._replace(context=model_request.context)
 
 

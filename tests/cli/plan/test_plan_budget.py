@@ -81,6 +81,24 @@ def test_flags_set_what_they_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "checkpoint" not in claims, "its time follows from the storage"
 
 
+def test_days_with_a_power_cap_have_their_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("plan", "llama3-8b", "--machine", "h100", "--devices", "64", "--batch", "256", "--seq-len", "8192",
+             "--tokens", "1e12")  # fmt: skip
+    lines: list[str] = []
+    for cap in (("--power-cap", "100"), ("--power-cap", "700"), ()):
+        assert answer([*words, *cap]) == 0
+        lines.append(re.split(r"Failures:", " ".join(capsys.readouterr().out.split()).partition(" tokens: ")[2])[0])
+    capped, not_below, without = lines
+    assert not_below == without
+    days, longest = (float(number) for number in re.findall(r"([\d.]+) days", capped))
+    assert capped.startswith(without.partition(",")[0])
+    assert "100 W" in capped
+    assert longest == pytest.approx(7 * days, rel=0.01)
+    least, most = (float(number.replace(",", "")) for number in re.findall(r"\$([\d,]+)", capped))
+    assert most == pytest.approx(7 * least, rel=0.01)
+    assert re.search(r"Wh to [\d.,]+ .?Wh", capped)
+
+
 def test_checkpoint_seconds_stop_the_training(capsys: pytest.CaptureFixture[str]) -> None:
     short, long = (bill(capsys, "--checkpoint-seconds", seconds) for seconds in ("1", "100"))
     assert (short["goodput"]["save_s"], long["goodput"]["save_s"]) == (1, 100)

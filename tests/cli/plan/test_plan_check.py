@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.refused import code_of, missing_values
+from trainyard import job_file
+from trainyard import machine as machines
 from trainyard.api.plan_layouts import PlanOptions, check_configuration
 from trainyard.cli.main import answer
 from trainyard.job import Job
@@ -141,12 +143,41 @@ def test_deepspeed_file_without_its_values_names_those_to_add(
 ) -> None:
     path = tmp_path / "ds.json"
     path.write_text('{"train_batch_size": 8, "zero_optimization": {"stage": 3}}', "utf-8")
-    options = {"--model": "tiny", "--devices": "8", "--seq-len": "128"}
-    for missing in options:
-        given = [word for option, value in options.items() if option != missing for word in (option, value)]
+    options = {"--model": "tiny", "--devices": "8", "--seq-len": "128", "--machine": "h100"}
+    names = {"--model": "model", "--devices": "devices", "--seq-len": "sequence length", "--machine": "machine"}
+    for missing in ({"--model"}, {"--devices"}, {"--seq-len"}, {"--model", "--machine"}, {"--devices", "--seq-len"}):
+        given = [word for option, value in options.items() if option not in missing for word in (option, value)]
         assert answer(["plan", "check", str(path), *given]) == 2
-        error = capsys.readouterr().err
-        assert missing_values(error, str(path), "--machine", *options) == [name for name in options if name != missing]
+        message, _, step = capsys.readouterr().err.partition("DeepSpeed file")[2].partition("\n")
+        assert {option for option in options if option in step} == missing
+        assert {option for option, name in names.items() if name in message} == missing
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["name", "file"])
+def test_written_job_file_names_its_machine(
+    is_file: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    machine = "h100"
+    if is_file:
+        machine = "mine.toml"
+        text = machines.known()["h100"].read_text("utf-8")
+        Path(machine).write_text(text.replace('name = "h100"', 'name = "mine"', 1), "utf-8")
+    step = ("--devices", "8", "--batch", "8", "--seq-len", "128")
+    assert answer(["plan", "tiny", *step, "--machine", machine, "--out", "job.toml"]) == 0
+    assert job_file.load(Path("job.toml")).machine == machine
+    capsys.readouterr()
+    assert answer(["plan", "check", "job.toml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["machine"] == Path(machine).stem
+
+
+def test_layout_of_a_job_file_keeps_its_machine(tmp_path: Path) -> None:
+    job, planned = tmp_path / "job.toml", tmp_path / "planned.toml"
+    text = _JOB.format(layout="dp_shard = 8", model="vocab = 256", recipe="")
+    job.write_text(f'machine = "h100"\n{text}', "utf-8")
+    for words in ((), ("check",)):
+        assert answer(["plan", *words, str(job), "--out", str(planned)]) == 0
+        assert job_file.load(planned).machine == "h100"
 
 
 def test_no_model_is_suggested_in_place_of_a_faulty_configuration(

@@ -25,9 +25,10 @@ REQUEST = {
 NUMBERS = {
     "batch": r"Use --batch (\d+)",
     "devices": r"([\d,]+) devices would be enough",
-    "seq_len": r"Sequences of ([\d,]+) tokens fit",
+    "seq_len": r"(?:Sequences of|Pad the sequences to) ([\d,]+) tokens",
 }
 """Field of a request -> the number that a remedy suggests for it."""
+PADDED = r"([\d,]+) devices would be enough, with sequences of ([\d,]+) tokens"
 
 
 def plan(request: dict[str, Any], fix: dict[str, Any]) -> Plans:
@@ -61,10 +62,14 @@ def follow(step: str, request: dict[str, Any], fix: dict[str, Any]) -> int:
             error = refusal(request, {**fix, "dtype": dtype})  # the other axes may still exclude all layouts
             assert error is None or "dtype" not in error.next_step
             followed += 1
-    for name, pattern in NUMBERS.items():
-        for number in re.findall(pattern, step):
-            plan({**request, name: int(number.replace(",", ""))}, fix)
-            followed += 1
+    step, with_padding = re.sub(PADDED, "", step), re.findall(PADDED, step)
+    changes = [
+        *({"devices": devices, "seq_len": seq_len} for devices, seq_len in with_padding),
+        *({name: number} for name, pattern in NUMBERS.items() for number in re.findall(pattern, step)),
+    ]
+    for change in changes:
+        plan(request | {name: int(number.replace(",", "")) for name, number in change.items()}, fix)
+        followed += 1
     return followed
 
 
@@ -98,6 +103,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[str, ...]]] = {
         {"machine": "trn1", "framework": "deepspeed"}, {"dtype": "float16"}, ("float16", "with one of bfloat16"),
     ),
     "too few devices": ({"model": "llama3-405b"}, {"tp": 8}, ("GB too much", "128 devices")),
+    "too few devices, and less than a doubling more are enough": (
+        {"model": "deepseek-v3", "batch": 240, "seq_len": 4096}, {}, ("192 devices would be enough",),
+    ),
+    "a length that cp does not divide": (
+        {"devices": 64, "batch": 256, "seq_len": 289_914}, {},
+        ("Pad the sequences to 289,920 tokens, a multiple of 128",),
+    ),
+    "a length that cp does not divide, with offloading": (
+        {"model": "llama3-70b", "framework": "megatron", "devices": 64, "seq_len": 500_001}, {},
+        ("Pad the sequences to 500,096 tokens",),
+    ),
+    "a length that cp does not divide, and that is too long": (
+        {"devices": 64, "batch": 256, "seq_len": 8_388_607}, {},
+        ("256 devices would be enough, with sequences of 8,388,608 tokens, a multiple of 512",),
+    ),
     "too few samples": ({"devices": 74, "batch": 3}, {}, ("3 samples", "--batch 74, a multiple of the 74 devices")),
 }  # fmt: skip
 
@@ -112,7 +132,7 @@ def test_each_remedy_works(changes: dict[str, Any], fix: dict[str, Any], values:
 
 
 def test_the_suggested_length_of_sequences_is_close_to_the_longest() -> None:
-    request = REQUEST | {"seq_len": 1_000_001}
+    request = REQUEST | {"seq_len": (1 << 32) - 1}
     error = refusal(request, {})
     assert error is not None
     fits, too_long = (

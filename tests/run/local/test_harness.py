@@ -355,7 +355,6 @@ def test_a_layout_that_does_not_fit_starts_nothing(store: Store) -> None:
             BadJob,
             ["dataset = 'nosuch'", "$.recipe:", os.strerror(errno.ENOENT)],
         ),
-        ({"machine": "h100"}, BadJob, ["machine = 'h100'"]),
     ],
 )
 def test_what_cannot_be_trained_starts_nothing(

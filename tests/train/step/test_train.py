@@ -131,12 +131,15 @@ def test_samples_are_in_the_text_and_differ_by_step(seed, step):
         ({"model": msgspec.structs.replace(MODEL, vocab=200)}, ["vocab = 200", "256 - 200 = 56", "vocab = 256"]),
         ({"dtype": "float4"}, ["dtype = 'float4'", "$.recipe", "'float8'"]),
         ({"offload": True}, ["offload = true", "$.recipe", "one rank"]),
-        ({"machine": "h100"}, ["machine = 'h100'", "$"]),
     ],
 )
 def test_refusal_shows_arithmetic_and_next_step(change, values):
     with refused(BadJob, *values):
         transformer_ops.check(a_job(**change))
+
+
+def test_job_that_names_a_machine_is_trained():
+    transformer_ops.check(a_job(machine="h100"))
 
 
 @pytest.mark.parametrize(

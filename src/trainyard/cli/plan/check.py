@@ -87,4 +87,4 @@ def command(
         fabric=Fabric(oversubscription=oversubscription, pod_nodes=pod_nodes),
         front=as_json, scaling=full or as_json, bubble=full or as_json, progress=busy,
     )  # fmt: skip
-    print_plans(check_configuration(file, model, options), out, full, as_json)
+    print_plans(check_configuration(file, model, options), out, full, as_json, machine)

@@ -18,13 +18,13 @@ _MOST_CHARACTERS = 500
 """Length of the list of ignored settings in a message."""
 
 
-def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> None:
+def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool, machine: str) -> None:
     """Print the notes to stderr, so that JSON on stdout stays valid, then `plans` to stdout.
 
     `plans` is printed as JSON if `as_json`, as all its tables if `full`, else as a summary of one screen. `out`: a file
     to which the launch configuration of the recommended layout is written before that, with a file of notes if it
-    cannot carry all settings; not the configuration that the user gave to be checked. Raises `BadInput` if no layout
-    fits.
+    cannot carry all settings; not the configuration that the user gave to be checked. `machine`: the argument of
+    `--machine`, which a written job file contains. Raises `BadInput` if no layout fits.
     """
     from trainyard.formats.atomic import write_text
     from trainyard.report.plans.launch_files import NOTES_SUFFIX, launch_file
@@ -36,7 +36,7 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
     for note in (*(f"Evaluated differently: {key}." for key in plans.differing_settings), *plans.notes):
         say(printable(note))
     if out is not None:
-        launch = launch_file(plans)
+        launch = launch_file(plans, machine)
         write_text(launch.text, out)
         say(f"wrote {out}: {launch.layout}")
         if launch.notes:

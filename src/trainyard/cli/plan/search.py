@@ -83,4 +83,4 @@ def command(
         fabric=Fabric(oversubscription=oversubscription, pod_nodes=pod_nodes),
         front=as_json, scaling=full or as_json, bubble=full or as_json, progress=busy,
     )  # fmt: skip
-    print_plans(plan_layouts(model, framework, options), out, full, as_json)
+    print_plans(plan_layouts(model, framework, options), out, full, as_json, machine)

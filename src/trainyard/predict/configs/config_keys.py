@@ -28,11 +28,12 @@ Kind = TypeVar("Kind")
 
 class CommandArguments(NamedTuple):
     """Values that a configuration may leave to the command line. `devices`: number of ranks. `model`: replaces the
-    model of the file."""
+    model of the file. `names_machine`: whether a machine is given, which no file but a job names."""
 
     devices: int | None = None
     seq_len: int | None = None
     model: Model | None = None
+    names_machine: bool = False
 
 
 class FrameworkConfig(NamedTuple):

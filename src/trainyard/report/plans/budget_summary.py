@@ -3,7 +3,7 @@ best layouts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
@@ -23,16 +23,30 @@ _LEAST_LOST_DAYS = 2
 
 
 def training(plans: Plans) -> str:
-    """Duration with its interval, dollars and energy of the token budget, with the machine's unknown keys for these."""
+    """Duration with its interval, dollars and energy of the token budget, with the machine's unknown keys for these.
+    With a power cap below full power, each with its upper bound."""
     plan, bill = plans.best.plan, plans.best.bill
     per_day, unit = duration_unit(bill.days)
     duration = per_day * bill.days
     low, high = (duration * bound / plan.ledger.wall_ns for bound in (plan.low, plan.high))
+    ratio, cap = bill.longest_ratio, plans.claims.get("power_cap")
     parts = [f"{duration:,.1f} {unit} ({low:,.1f} to {high:,.1f})"]
-    parts.append("price unknown" if bill.dollars is None else show_dollars(bill.dollars))
-    parts.append("power unknown" if bill.kwh is None else show_rate(bill.kwh * 1e3, "Wh"))
+    if cap and ratio > 1:
+        parts = [f"{parts[0]}, or up to {duration * ratio:,.1f} {unit} with the power cap of {cap.value:,.0f} W"]
+    parts.append("price unknown" if bill.dollars is None else _up_to(show_dollars, bill.dollars, ratio))
+    parts.append("power unknown" if bill.kwh is None else _up_to(_show_energy, bill.kwh, ratio))
     tokens = f"{show_count(plans.tokens)} {tables.unit_of(plan.job)}"
     return f"{tokens}: {', '.join(parts)}.{_unknown_inputs(bill)}{_without_padding(plans, duration, unit)}"
+
+
+def _up_to(show: Callable[[float], str], amount: float, ratio: float) -> str:
+    """An amount, and its upper bound if `ratio` of both is above 1."""
+    return show(amount) if ratio == 1 else f"{show(amount)} to {show(ratio * amount)}"
+
+
+def _show_energy(kwh: float) -> str:
+    """Energy in Wh with a prefix."""
+    return show_rate(kwh * 1e3, "Wh")
 
 
 def _unknown_inputs(bill: Bill) -> str:
@@ -74,7 +88,7 @@ def power_cap(plans: Plans) -> str:
         return f"The power cap of {cap.value:,.0f} W is not below the full {power.value:,.0f} W and has no effect."
     return (
         f"With the power cap of {cap.value:,.0f} W, days, dollars and energy are up to {ratio:.2f} times as large: an "
-        "assumed bound, since the speed at this power is unknown. The figures above are without a loss of speed."
+        "assumed bound, since the speed at this power is unknown. Other figures are without a loss of speed."
     )
 
 

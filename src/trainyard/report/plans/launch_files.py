@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from trainyard.errors import BadInput
+from trainyard.machine import known
 from trainyard.predict.configs.uneven_stages import WRITERS
 from trainyard.predict.inputs.adapter_support import fine_tuned
 from trainyard.report.plans import hetero_tables, plan_tables
@@ -25,12 +28,17 @@ NOTES_SUFFIX = ".notes.txt"
 """Added to the name of a launch file for the name of its notes."""
 
 
-def launch_file(plans: Plans) -> LaunchFile:
-    """Raises `BadInput` if the plans hold no layout but the checked configuration."""
+def launch_file(plans: Plans, machine: str = "") -> LaunchFile:
+    """The launch file of the recommended layout. `machine`: the name or path of the machine file that was planned for,
+    which a job file contains, and other configurations do not; empty for the preset of the plans' name.
+
+    Raises `BadInput` if the plans hold no layout but the checked configuration."""
     planned = plans.choices[plans.as_configured :]
     if not planned:
         raise BadInput("--out writes the recommended layout, and no layout fits.", "Leave out --out.")
     job, runner = planned[0].plan.job, fine_tuned(plans.framework, plans.fine_tuning)
+    if plans.heterogeneous is None:
+        job = replace(job, machine=machine or (plans.machine if plans.machine in known() else ""))
     text = runner.write_config(job)
     if plans.heterogeneous is None:
         layout = plan_tables.short(job.layout, job.recipe.schedule, job.recipe.offload)

@@ -24,8 +24,6 @@ from trainyard.train.rules import (
 
 def check(job: Job, axes: Collection[str] = tuple(words.AXES)) -> None:
     """Raises `BadJob` with the reason and a valid alternative. `axes`: the parallel axes that the workload supports."""
-    if job.machine:
-        raise BadJob(f"machine = {job.machine!r} at $, but a job trains on the machine that runs it.", "Remove it.")
     refused_axes = [f"{axis} = {getattr(job.layout, axis)}" for axis in words.AXES if getattr(job.layout, axis) > 1]
     refused_axes = [axis_size for axis_size in refused_axes if axis_size.split()[0] not in axes]
     if refused_axes:

@@ -36,15 +36,24 @@ def read(data: bytes, where: str, arguments: CommandArguments) -> FrameworkConfi
     keys = ConfigKeys(flat(document), where)
     if arguments.model and arguments.devices and arguments.seq_len:
         return _DeepSpeedReader(keys, arguments.model, arguments.devices, arguments.seq_len).job()
-    given = {
-        "--model MODEL": arguments.model,
-        "--devices N": arguments.devices,
-        "--seq-len N": arguments.seq_len,
-    }
-    raise BadInput(
-        f"{where} is a DeepSpeed file, which contains neither the model nor the devices nor the sequence length.",
-        f"Add {' '.join(flag for flag, value in given.items() if not value)} to trainyard plan check {where}, which "
-        "also needs --machine.",
+    raise _missing_arguments(where, arguments)
+
+
+def _missing_arguments(where: str, arguments: CommandArguments) -> BadInput:
+    """The error for a file whose model, devices or sequence length are not given as arguments."""
+    values = (
+        ("the model", "--model MODEL", arguments.model),
+        ("the number of devices", "--devices N", arguments.devices),
+        ("the sequence length", "--seq-len N", arguments.seq_len),
+        ("the machine", "--machine NAME", arguments.names_machine),
+    )
+    missing = {name: flag for name, flag, value in values if not value}
+    lacks = (
+        f"contains neither {' nor '.join(missing)}" if len(missing) > 1 else f"does not contain {next(iter(missing))}"
+    )
+    return BadInput(
+        f"{where} is a DeepSpeed file, which {lacks}.",
+        f"Add {' '.join(missing.values())} to trainyard plan check {where}.",
     )
 
 
