@@ -24,11 +24,13 @@ from trainyard.models.hugging_face_name import name_of
 
 class ConvertedConfig(NamedTuple):
     """A config.json as the keys of a job's [model]. `ignored`: keys without an effect on the time of a step;
-    `approximated`: sentences on parts of the model that are predicted differently. Both are empty for training.
-    `context`: the longest sequence in tokens, and the key that states it."""
+    `unknown`: keys without a known meaning, which are left out; `approximated`: sentences on parts of the model that
+    are predicted differently. All three are empty for training. `context`: the longest sequence in tokens, and the
+    key that states it."""
 
     fields: dict[str, Any]
     ignored: tuple[str, ...]
+    unknown: tuple[str, ...]
     approximated: tuple[str, ...]
     context: tuple[int, str] | None
 
@@ -63,8 +65,12 @@ def convert(data: bytes, where: str, without: Sequence[str] = (), planned: bool 
     left_out = config.check_refused()
     requested = [key for key in left_out if key in without]
     name = name_of(document, where) + (f" without {', '.join(requested)}" if requested else "")
-    ignored = tuple(key for key in left_out if key not in without)
-    return ConvertedConfig({"name": name, **fields}, ignored, tuple(config.approximated), _context(config))
+    unknown = tuple(key for key in config.unknown if key not in without)
+    ignored = tuple(key for key in left_out if key not in (*without, *unknown))
+    return ConvertedConfig(
+        fields={"name": name, **fields}, ignored=ignored, unknown=unknown, approximated=tuple(config.approximated),
+        context=_context(config),
+    )  # fmt: skip
 
 
 def _context(config: HuggingFaceKeys) -> tuple[int, str] | None:

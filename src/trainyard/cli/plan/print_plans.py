@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainyard.report.view.view import Table
 
 _MOST_CHARACTERS = 500
-"""Length of the list of ignored settings in a message."""
+"""Length of a list of settings in a message."""
 
 
 def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> None:
@@ -29,10 +29,14 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool) -> No
     from trainyard.formats.atomic import write_text
     from trainyard.report.plans.launch_files import NOTES_SUFFIX, launch_file
 
-    if plans.ignored_settings:
-        listed = ", ".join(plans.ignored_settings)
-        cut = "..." if len(listed) > _MOST_CHARACTERS else ""
-        say(f"Ignored settings, assumed to cost nothing: {printable(listed[:_MOST_CHARACTERS])}{cut}.")
+    for settings, name in (
+        (plans.ignored_settings, "Ignored settings, which hardly cost time"),
+        (plans.unknown_settings, "Unknown settings, left out of the prediction"),
+    ):
+        if settings:
+            listed = ", ".join(settings)
+            cut = "..." if len(listed) > _MOST_CHARACTERS else ""
+            say(f"{name}: {printable(listed[:_MOST_CHARACTERS])}{cut}.")
     for note in (*(f"Evaluated differently: {key}." for key in plans.differing_settings), *plans.notes):
         say(printable(note))
     if out is not None:
