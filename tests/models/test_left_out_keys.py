@@ -39,6 +39,13 @@ def test_printed_model_file_leaves_the_keys_out(planned: bool, tmp_path: Path, m
     assert {*taken.ignored, *taken.unknown} == (set(UNMODELLED) - {"hidden_act"} if planned else set())
 
 
+def test_plan_states_what_a_left_out_activation_is_predicted_as(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "hidden_act": "gelu_new"}), "utf-8")
+    (sentence,) = presets.take(str(path), "model", ["hidden_act"], planned=True).approximated
+    assert all(word in sentence for word in ("hidden_act", "gelu_new", "SwiGLU", f"{32 * 4096 * 14336:,}"))
+
+
 def test_keys_of_a_model_file_override_its_config(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA), "utf-8")
     path = tmp_path / "mine.toml"
