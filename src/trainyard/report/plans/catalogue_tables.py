@@ -8,7 +8,6 @@ from trainyard.machine import Claim, Machine
 from trainyard.report.plans.catalogue import Catalogue, KnownModel, sources
 from trainyard.report.view.view import Cell, Column, Table
 
-
 NOT_PLANNED = "The planner does not predict models marked *."
 
 
