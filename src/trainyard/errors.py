@@ -191,7 +191,14 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
 def near(name: str, known_names: Iterable[str], cutoff: float = 0.6) -> str:
     """The suggestion for an unknown name: `Did you mean 'heads'?`, or an empty string if no known name is similar.
     `cutoff`: the least similarity, `difflib`'s ratio."""
+    similar = most_similar(name, known_names, cutoff)
+    return f"Did you mean {similar!r}?" if similar else ""
+
+
+def most_similar(name: str, known_names: Iterable[str], cutoff: float) -> str:
+    """The known name that is most similar to `name`; empty if the similarity of all, `difflib`'s ratio, is below
+    `cutoff`."""
     from difflib import get_close_matches  # rarely needed, and slow to import
 
     close = get_close_matches(name, sorted(known_names), n=1, cutoff=cutoff)
-    return f"Did you mean {close[0]!r}?" if close else ""
+    return close[0] if close else ""

@@ -18,6 +18,11 @@ from trainyard.errors import near
 _SEPARATORS = re.compile(r"[\s_./:-]+")
 _WORDS = re.compile(r"[\s_:-]+")
 _SIZE = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:\.\d+)?)([mbt])(?![a-z0-9])|(?<=[a-z])(\d+(?:\.\d+)?)([mbt])$")
+_MISSPELT_SIZE = re.compile(r"(?<=\d)([mbt])\1+$|(?<=\d[x-])(\d+(?:\.\d+)?)$")
+"""A size at the end of a name with its unit twice, as in 8bb, or without it: after the number of experts or a version.
+"""
+_ACTIVE = re.compile(r"(?<![a-z0-9])a\d+(\.\d+)?[mb](?![a-z0-9])")
+"""The size of the active parameters, as in qwen3-30b-a3b, in names of mixtures of experts."""
 _UNITS = {"m": 1e6, "b": 1e9, "t": 1e12}
 _NEAR_FAMILY, _NEAR_SIZE = 0.7, 3.0
 """Least similarity of two families, and most ratio of two sizes, of which one is suggested for the other."""
@@ -63,6 +68,12 @@ def parse(name: str) -> NamedSize:
     return NamedSize(canonical(text[: match.start()]), int(match[1] or 1) * float(number) * _UNITS[unit])
 
 
+def _complete_size(name: str) -> str:
+    """The name with one unit in the size at its end, billions if it has none."""
+    text = name.strip().lower().replace("_", "-")
+    return _MISSPELT_SIZE.sub(lambda match: match[1] or f"{match[2]}b", text)
+
+
 def is_path(name: str) -> bool:
     """Whether a name that is not known was meant as a path, by its beginning or its suffix."""
     return name.startswith((".", "/", "~")) or name.endswith((".toml", ".json", ".yaml", ".yml"))
@@ -82,6 +93,10 @@ def suggest(name: str, known_names: Iterable[str]) -> str:
     """The next step for an unknown name: the known name that is near in family, version and size, or the known ones of
     the family, or all of them."""
     known_names, wanted = sorted(known_names), parse(name)
+    if not wanted.size and (completed := _complete_size(name)) != name.strip().lower():
+        suggestion = suggest(completed, known_names)
+        if suggestion.startswith("Did you mean"):
+            return suggestion
     if not wanted.size:
         version = _version(wanted.family)
         same_version = [known for known in known_names if version in ("", _version(parse(known).family))]
@@ -92,9 +107,11 @@ def suggest(name: str, known_names: Iterable[str]) -> str:
     if not family:
         return _list(known_names)
     distances = {known: abs(log(sizes[known].size / wanted.size)) for known in family}
-    best = min(family, key=lambda known: (round(1 - similarity[known], 1), distances[known]))
-    if distances[best] <= log(_NEAR_SIZE):
+    is_sparse = bool(_ACTIVE.search(name.lower()))
+    same_kind = [known for known in family if bool(_ACTIVE.search(known)) == is_sparse]
+    best = min(same_kind, key=lambda known: (round(1 - similarity[known], 1), distances[known]), default="")
+    if best and distances[best] <= log(_NEAR_SIZE):
         return f"Did you mean {best!r}?"
-    return near(name, [known for known in family if distances[known] <= log(_NEAR_SIZE)]) or (
+    return near(name, [known for known in same_kind if distances[known] <= log(_NEAR_SIZE)]) or (
         f"Known of a similar name: {', '.join(family)}."
     )

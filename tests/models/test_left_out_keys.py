@@ -36,7 +36,14 @@ def test_printed_model_file_leaves_the_keys_out(planned: bool, tmp_path: Path, m
     path.write_text(text[text.index("[model]\n") :], "utf-8")
     taken = presets.take(str(path), "model", planned=planned)
     assert (taken.keys["hidden_size"], taken.keys["mlp"]) == (4096, "swiglu")
-    assert set(taken.ignored) == (set(UNMODELLED) - {"hidden_act"} if planned else set())
+    assert {*taken.ignored, *taken.unknown} == (set(UNMODELLED) - {"hidden_act"} if planned else set())
+
+
+def test_plan_states_what_a_left_out_activation_is_predicted_as(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**LLAMA, "hidden_act": "gelu_new"}), "utf-8")
+    (sentence,) = presets.take(str(path), "model", ["hidden_act"], planned=True).approximated
+    assert all(word in sentence for word in ("hidden_act", "gelu_new", "SwiGLU", f"{32 * 4096 * 14336:,}"))
 
 
 def test_keys_of_a_model_file_override_its_config(tmp_path: Path) -> None:

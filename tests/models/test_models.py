@@ -280,12 +280,32 @@ def test_refusal_names_key_and_value(config, change, value):
         converted({**config, **change})
 
 
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("PhiForCausalLM", ""),
+        ("GemmaForCausalLM", ""),
+        ("Qwen2MoeForCausalLM", ""),
+        ("DeepseekV2ForCausalLM", ""),
+        ("MinistralForCausalLM", ""),
+        ("NemotronForCausalLM", ""),
+        ("LlamaForCausaLM", "LlamaForCausalLM"),
+        ("Qwen3MoEForCausalLM", "Qwen3MoeForCausalLM"),
+        ("MixtrallForCausalLM", "MixtralForCausalLM"),
+    ],
+)
+def test_only_misspelt_architectures_have_a_suggestion(name: str, suggestion: str) -> None:
+    with pytest.raises(BadFile) as caught:
+        converted({**LLAMA, "architectures": [name]})
+    assert caught.value.next_step.startswith(f"Did you mean {suggestion!r}?" if suggestion else "Known: ")
+
+
 def test_plan_leaves_out_keys_that_do_not_affect_cost():
     """Such keys are listed, as are parts that are predicted differently; other keys are refused."""
     odd = {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}, "attention_dropout": 0.1, "a_new_key": 3}
     config = hugging_face_architectures.convert(json.dumps({**LLAMA, **odd}).encode(), "some/config.json", planned=True)
     assert config.fields == converted(LLAMA)
-    assert set(config.ignored) == set(odd)
+    assert (set(config.ignored), config.unknown) == (set(odd) - {"a_new_key"}, ("a_new_key",))
     qwen = json.dumps({**CONFIGS["qwen3-8b"], "use_sliding_window": True}).encode()
     assert any(
         "use_sliding_window = True" in text

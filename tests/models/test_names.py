@@ -47,6 +47,9 @@ def test_machine_is_found_by_the_name_people_type(typed: str, name: str) -> None
         ("llama3-7b", "llama3-8b"), ("llama3-80b", "llama3-70b"), ("llama2-8b", "llama2-7b"),
         ("llama-3.2-8b", "llama3-8b"), ("qwen2.5-14b", "qwen2.5-7b"), ("gpt-oss-100b", "gpt-oss-120b"),
         ("gemma2-11b", "gemma2-9b"), ("mixtral-8x6b", "mixtral-8x7b"), ("tinny", "tiny"),
+        ("llama3-8bb", "llama3-8b"), ("llama3-70bb", "llama3-70b"), ("llama3-8", "llama3-8b"),
+        ("Llama_3-8", "llama3-8b"), ("llama3-80", "llama3-70b"), ("mixtral-8x7", "mixtral-8x7b"),
+        ("qwen3-32b-a3b", "qwen3-30b-a3b"),
     ],
 )  # fmt: skip
 def test_suggestion_is_near_in_family_and_size(unknown: str, suggested: str) -> None:
@@ -57,6 +60,11 @@ def test_suggestion_is_near_in_family_and_size(unknown: str, suggested: str) -> 
 @pytest.mark.parametrize("unknown", ["gpt-4", "gpt-5", "llama5", "deepseek-v4"])
 def test_another_version_of_a_family_is_not_suggested(unknown: str) -> None:
     assert "Did you mean" not in named_sizes.suggest(unknown, presets.known())
+
+
+@pytest.mark.parametrize("unknown", ["Qwen/Qwen3-32B", "qwen3-30b", "Qwen2.5-72B"])
+def test_dense_models_are_not_suggested_mixtures_of_experts(unknown: str) -> None:
+    assert named_sizes.suggest(unknown, presets.known()).startswith("Known of a similar name: ")
 
 
 @given(st.sampled_from(["llama2", "llama-3.1", "qwen3", "gemma2", "gpt-oss", "mistral", "other"]), st.integers(1, 2000))

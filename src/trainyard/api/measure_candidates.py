@@ -57,8 +57,8 @@ def measure_plan(
     `model` to `framework`: as for `plan`, with the machine that this host is. `top`: number of layouts: the recommended
     one, plain FSDP or DDP, then the fastest others. `rounds`: interleaved runs of each; `steps`: timed steps of a run.
     `fresh`: run everything; otherwise matching runs of an earlier call are reused. `dry_run`: run nothing. `out_dir`:
-    write the launch configurations to this folder in place of running them, as for another framework. `session`: store
-    of the runs and receiver of messages; its tag is not used.
+    write the launch configurations to this folder in place of running them, necessary for another framework.
+    `session`: store of the runs and receiver of messages; its tag is not used.
 
     ```python
     result = api.measure_plan("job.toml", machine="here.toml", session=api.Session(say=print))
@@ -84,8 +84,13 @@ def measure_plan(
         _check_devices(result, target, session)
         return result
     if mode == "files":
-        folder = pathlib.Path(out_dir or result.candidates[0].job.name)
-        return write_candidates(result, plans, records, target, machine_name, folder)
+        if not out_dir:
+            raise BadInput(
+                f"Candidates of {FRAMEWORKS[plans.framework].display_name} are not run: their launch configurations are "
+                "written to a folder.",
+                "Repeat the command with --out-dir FOLDER; --dry-run shows the candidates.",
+            )
+        return write_candidates(result, plans, records, target, machine_name, pathlib.Path(out_dir))
     _check_devices(result, target, session)
     outcomes = run_rounds({each.name: each.job for each in result.candidates}, rounds, session, fresh=fresh)
     measured = _with_runs(result, outcomes)
@@ -120,7 +125,8 @@ def _check_devices(result: MeasuredPlans, machine: Machine, session: Session) ->
             f"The candidates need {units.counted(ranks, 'rank')}, but this host can run {available} "
             f"({devices[0].name}).",
             "Repeat the command with --out-dir FOLDER: it writes the job file of each candidate, and prints the "
-            f"commands (trainyard launch) that start them on {units.counted(nodes, 'node')}.",
+            f"commands (trainyard {'run' if nodes == 1 else 'launch'}) that start them on "
+            f"{units.counted(nodes, 'node')}.",
         )
     if machine.device.vendor != devices[0].vendor:
         raise BadInput(

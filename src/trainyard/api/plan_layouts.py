@@ -110,6 +110,7 @@ def plan_layouts(model: str | None, framework: str, options: PlanOptions) -> Pla
     return msgspec.structs.replace(
         plans,
         ignored_settings=request.passed,
+        unknown_settings=request.unknown,
         differing_settings=request.otherwise,
         notes=(*plans.notes, *notes, *_fine_tuning_notes(fine_tuning)),
         fine_tuning=fine_tuning,
@@ -259,7 +260,8 @@ def _search(
                 notes.append(str(missing))
     return plans_file.from_search(
         result, machine, devices=wanted.devices // machine.device.ranks, budget=budget, scaling=other_device_counts,
-        as_configured=configured_cost is not None, exact_bytes=allocated_bytes, ignored_settings=request.passed,
+        as_configured=configured_cost is not None, exact_bytes=allocated_bytes,
+        ignored_settings=request.passed, unknown_settings=request.unknown,
         differing_settings=request.otherwise, framework=framework, step=_describe_step(wanted, machine, best.plan.job),
         notes=tuple(notes), collectives=collectives, fine_tuning=fine_tuning,
         outside_settings=tuple(training_settings.settings_outside(training, framework)),

@@ -42,9 +42,9 @@ class PlanRequest(NamedTuple):
     `job`: the job of the configuration, with its own layout; None if only a model was given. `framework`: the framework
     that the configuration is written for; `file`: its path. `keeps`: bytes of a weight, of its gradient and of its
     optimizer state, if they differ from the framework's defaults. `passed`: keys without an effect on the prediction;
-    `otherwise`: settings that are predicted differently; `notes`: sentences on settings that are predicted as they are.
-    `columns`: columns of `Cases` (name -> value) that settings of the configuration outside of its job add. `context`:
-    of the model, if known.
+    `unknown`: keys without a known meaning, which are left out; `otherwise`: settings that are predicted differently;
+    `notes`: sentences on settings that are predicted as they are. `columns`: columns of `Cases` (name -> value) that
+    settings of the configuration outside of its job add. `context`: of the model, if known.
     """
 
     model: Model | VisionModel
@@ -53,6 +53,7 @@ class PlanRequest(NamedTuple):
     keeps: tuple[int, int, int] | None = None
     file: str = ""
     passed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     otherwise: tuple[str, ...] = ()
     columns: Mapping[str, float] = {}
     notes: tuple[str, ...] = ()
@@ -164,7 +165,7 @@ def _read_any(name: str, arguments: CommandArguments, config_only: bool) -> Plan
     notes = () if read.framework == "deepspeed" else _replaced_model_notes(name, arguments.model)
     return PlanRequest(
         model=read.job.decoder, job=read.job, framework=read.framework, keeps=read.keeps, file=name,
-        passed=read.ignored, otherwise=read.approximated, columns=read.columns,
+        unknown=read.unknown, otherwise=read.approximated, columns=read.columns,
         notes=(*notes, *read.notes),
     )  # fmt: skip
 
@@ -219,4 +220,7 @@ def _model_request(name: str) -> PlanRequest:
         raise BadFile(f"{preset_keys.where}: {message}.", next_step) from error
     lacks = tuple(f"{model.name} is planned without {part}" for part in preset.lacks) if preset else ()
     context = Context(*preset_keys.context) if preset_keys.context else None
-    return PlanRequest(model, passed=preset_keys.ignored, otherwise=preset_keys.approximated + lacks, context=context)
+    return PlanRequest(
+        model, passed=preset_keys.ignored, unknown=preset_keys.unknown, otherwise=preset_keys.approximated + lacks,
+        context=context,
+    )  # fmt: skip

@@ -152,9 +152,11 @@ def _exit_code(action: Callable[[], None], errors: list[ErrorReport]) -> int:
     def report(code: str, exit_code: int, message: str, next_step: str = "") -> int:
         """Keeps an error for the JSON document, with secrets redacted, and returns its exit code."""
         from trainyard.error_report import ErrorReport
-        from trainyard.redact import redact
+        from trainyard.redact import redact_message
 
-        redacted = ErrorReport(code=code, exit_code=exit_code, message=redact(message), next_step=redact(next_step))
+        redacted = ErrorReport(
+            code=code, exit_code=exit_code, message=redact_message(message), next_step=redact_message(next_step)
+        )
         errors.append(redacted)
         return exit_code
 

@@ -9,11 +9,12 @@ of an architecture return fields of `Model`: name -> value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from trainyard import limits
-from trainyard.errors import BadFile
+from trainyard.errors import BadFile, most_similar
 from trainyard.formats import json_objects
 from trainyard.models import hugging_face_contradictions, hugging_face_hybrids, hugging_face_planned
 from trainyard.models.hugging_face_config import HuggingFaceKeys, short
@@ -21,14 +22,24 @@ from trainyard.models.hugging_face_experts import sigmoid_experts
 from trainyard.models.hugging_face_llama import llama_family, llama_family_grouped
 from trainyard.models.hugging_face_name import name_of
 
+_MISSPELT, _MISSPELT_FAMILY = 0.9, 0.8
+"""Least similarity of an architecture, and of its family, to the one that it misspells."""
+_OTHER_FAMILIES = frozenset(
+    {"Bloom", "Cohere", "FalconMamba", "Falcon", "Gemma", "Gemma3n", "Glm4v", "Glm4vMoe", "GPTJ", "GPTNeo", "GPTNeoX",
+     "GraniteMoeShared", "Mamba", "Ministral", "Nemotron", "Olmo", "OlmoE", "OPT", "Phi", "PhiMoE", "StableLm", "Zamba"}
+)  # fmt: skip
+"""Families of decoders in transformers that are not modelled, some of which resemble one that is."""
+
 
 class ConvertedConfig(NamedTuple):
     """A config.json as the keys of a job's [model]. `ignored`: keys without an effect on the time of a step;
-    `approximated`: sentences on parts of the model that are predicted differently. Both are empty for training.
-    `context`: the longest sequence in tokens, and the key that states it."""
+    `unknown`: keys without a known meaning, which are left out; `approximated`: sentences on parts of the model that
+    are predicted differently. All three are empty for training. `context`: the longest sequence in tokens, and the
+    key that states it."""
 
     fields: dict[str, Any]
     ignored: tuple[str, ...]
+    unknown: tuple[str, ...]
     approximated: tuple[str, ...]
     context: tuple[int, str] | None
 
@@ -62,9 +73,23 @@ def convert(data: bytes, where: str, without: Sequence[str] = (), planned: bool 
     hugging_face_contradictions.check_layers(config, architecture)
     left_out = config.check_refused()
     requested = [key for key in left_out if key in without]
+    config.approximated += [_explain_left_out(config, key, fields) for key in requested if planned]
     name = name_of(document, where) + (f" without {', '.join(requested)}" if requested else "")
-    ignored = tuple(key for key in left_out if key not in without)
-    return ConvertedConfig({"name": name, **fields}, ignored, tuple(config.approximated), _context(config))
+    unknown = tuple(key for key in config.unknown if key not in without)
+    ignored = tuple(key for key in left_out if key not in (*without, *unknown))
+    return ConvertedConfig(
+        fields={"name": name, **fields}, ignored=ignored, unknown=unknown, approximated=tuple(config.approximated),
+        context=_context(config),
+    )  # fmt: skip
+
+
+def _explain_left_out(config: HuggingFaceKeys, key: str, fields: Mapping[str, Any]) -> str:
+    """A sentence on the prediction without a key that the user leaves out. `fields`: those of the predicted model."""
+    text = f"{config.prefix}{key}, left out as requested: {config.refused[key]}"
+    if key == "hidden_act" and not fields.get("experts"):
+        gate = fields["layers"] * fields["hidden_size"] * fields["ffn_hidden_size"]
+        text += f"; predicted as SwiGLU, whose gate has {gate:,} parameters"
+    return text
 
 
 def _context(config: HuggingFaceKeys) -> tuple[int, str] | None:
@@ -112,12 +137,14 @@ def _known() -> list[str]:
 
 
 def _suggest(name: str) -> str:
-    """The next step for an unknown architecture: a known one of a similar family, else all."""
-    from difflib import get_close_matches  # rarely needed, and slow to import
-
-    families = {hugging_face_contradictions.family(known): known for known in _known()}
-    close = get_close_matches(hugging_face_contradictions.family(name[:100]), families, n=1)
-    return f"Did you mean {families[close[0]]!r}?" if close else f"Known: {', '.join(_known())}."
+    """The next step for an unknown architecture: the known one that it misspells, else all. Families whose numbers
+    differ are other models, as Phi and Phi3."""
+    family, numbers = hugging_face_contradictions.family, re.compile("[0-9]+")
+    stated = family(name[:100])
+    same_numbers = [known for known in _known() if numbers.findall(family(known)) == numbers.findall(stated)]
+    similar = most_similar(name[:100], same_numbers, _MISSPELT)
+    is_misspelt = stated not in _OTHER_FAMILIES and most_similar(stated, [family(similar), similar], _MISSPELT_FAMILY)
+    return f"Did you mean {similar!r}?" if similar and is_misspelt else f"Known: {', '.join(_known())}."
 
 
 def _llama(config: HuggingFaceKeys) -> dict[str, Any]:

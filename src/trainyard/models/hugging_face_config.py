@@ -59,7 +59,7 @@ class HuggingFaceKeys(TypedKeys):
     """The keys of a config.json. `refused`: keys that cannot be modelled, with the reason. `without`: keys to leave
     out. `planned`: whether to also leave out keys that do not change the time of a step. `prefix`: path of a nested
     table in the document, such as `text_config.`. `approximated`: with `planned`, sentences on the parts that are
-    predicted differently."""
+    predicted differently. `unknown`: with `planned`, keys without a known meaning that are left out."""
 
     def __init__(
         self, values: Mapping[str, Any], where: str, without: Sequence[str], planned: bool, prefix: str = ""
@@ -70,6 +70,7 @@ class HuggingFaceKeys(TypedKeys):
         self.planned = planned
         self.refused: dict[str, str] = {}
         self.approximated: list[str] = []
+        self.unknown: list[str] = []
 
     def invalid(self, key: str, expected: str) -> BadFile:
         """The error for a key whose value is missing or not `expected`, a description of valid values."""
@@ -121,7 +122,9 @@ class HuggingFaceKeys(TypedKeys):
         skipped = {key for key in self.refused if self.planned and _UNTIMED_KEYS.fullmatch(key)}
         for key, value in self.values.items():
             if key not in self.requested and value is not None and not _IRRELEVANT_KEYS.fullmatch(key):
-                skipped |= {key} if self.planned else set()
+                if self.planned:
+                    self.unknown += [] if _UNTIMED_KEYS.fullmatch(key) else [key]
+                    skipped.add(key)
                 self.refuse(key, f"{_explain_unknown(key)}, and it is {short(value)}")
         for key in self.without:
             if key not in self.refused:

@@ -55,6 +55,8 @@ class Taken(NamedTuple):
     """The workload that they are for, if there is only one."""
     ignored: tuple[str, ...] = ()
     """Keys of a config.json that a plan ignores, since they do not affect the time of a step."""
+    unknown: tuple[str, ...] = ()
+    """Keys of a config.json without a known meaning, which a plan leaves out."""
     approximated: tuple[str, ...] = ()
     """Parts of a config.json's model that a plan predicts differently, as sentences."""
     context: tuple[int, str] | None = None
@@ -100,8 +102,8 @@ def take(
     data = _read(path)
     if section == "model" and _is_config(path, data):
         config = hugging_face_architectures.convert(data, str(path), without, planned)
-        return Taken(config.fields, str(path), ignored=config.ignored, approximated=config.approximated,
-                     context=config.context)  # fmt: skip
+        return Taken(config.fields, str(path), ignored=config.ignored, unknown=config.unknown,
+                     approximated=config.approximated, context=config.context)  # fmt: skip
     if without:
         raise BadFile(f"{path}: without = {list(without)}, but only a config.json has keys to leave out.")
     preset = _preset(path, data)

@@ -15,10 +15,11 @@ A secret without a name, a prefix or such a client is not recognised: nothing di
 
 from trainyard.redact.command_line import redact_command
 from trainyard.redact.documents import redact_json, redact_json_lines, secret_paths
+from trainyard.redact.messages import keep_words_after, redact_message
 from trainyard.redact.secret_names import HIDDEN, is_secret
 from trainyard.redact.text_secrets import redact, redact_lines
 
 __all__ = [
-    "HIDDEN", "is_secret", "redact", "redact_command", "redact_json", "redact_json_lines", "redact_lines",
-    "secret_paths",
+    "HIDDEN", "is_secret", "keep_words_after", "redact", "redact_command", "redact_json", "redact_json_lines",
+    "redact_lines", "redact_message", "secret_paths",
 ]  # fmt: skip

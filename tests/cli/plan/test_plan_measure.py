@@ -231,7 +231,9 @@ def test_dry_run_estimates_the_steps_and_runs_nothing(runs: FakeRuns, capsys: py
     [
         (("tiny", "--batch", "16", "--seq-len", "128"), ("--machine",)),
         ((*WORK, "--machine", "linked.toml", "--devices", "4"), (4, 2)),
-        ((*WORK, "--machine", "linked.toml", "--devices", "4"), ("--out-dir", "launch")),
+        ((*WORK, "--machine", "linked.toml", "--devices", "4"), ("--out-dir", "trainyard launch")),
+        ((*CLUSTER[:-6], "--devices", "8", "--batch", "128", "--seq-len", "8192"), ("--out-dir", "trainyard run")),
+        ((*CLUSTER, "--for", "megatron"), ("--out-dir", "Megatron")),
         ((*WORK, "--machine", "h100:8,a100:8"), ("h100:8,a100:8",)),
         ((*WORK, "--machine", "h100", "--devices", "2"), ("h100", "nvidia", "cpu")),
         ((*WORK, "--machine", "here.toml", "--for", "metagron"), ("megatron",)),
@@ -287,7 +289,8 @@ def test_configurations_for_other_hosts_and_frameworks_are_written(
 
 
 def test_written_configuration_is_that_of_its_candidate(runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
-    assert answer(["plan", "measure", *CLUSTER, "--for", "megatron", "--json"]) == 0
+    folder = ("--out-dir", "measure-llama3-8b")
+    assert answer(["plan", "measure", *CLUSTER, "--for", "megatron", *folder, "--json"]) == 0
     document = valid("measured-plans", capsys.readouterr().out)
     for candidate in document["candidates"]:
         file = candidate["files"][0]
@@ -309,6 +312,17 @@ def test_files_of_other_layouts_are_not_replaced(runs: FakeRuns, capsys: pytest.
     assert missing_values(error, "candidates/measure-llama3-8b-1", "--out-dir") == []
     assert {path: path.read_bytes() for path in Path("candidates").iterdir()} == before
     assert answer([*command[:-1], "others", "--fix", "tp=4"]) == 0
+
+
+def test_notes_of_the_plan_are_printed_with_its_candidates(runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    work = ("llama3-8b", "--machine", "trn2", "--devices", "64", "--batch", "128", "--seq-len", "8192")
+    assert answer(["plan", *work, "--for", "megatron"]) == 0
+    notes = capsys.readouterr().err.splitlines()
+    assert answer(["plan", "measure", *work, "--for", "megatron", "--dry-run", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert notes
+    assert [note for note in notes if note not in printed.err] == []
+    assert "Megatron" in " ".join(json.loads(printed.out)["notes"])
 
 
 def test_folder_that_cannot_be_created_is_an_environment_failure(

@@ -36,6 +36,13 @@ def test_names_with_line_breaks_are_one_line_of_the_heading(tmp_path: Path, caps
     assert capsys.readouterr().out.startswith("a⟨U+000A⟩b on 8 x NVIDIA H100")
 
 
+def test_list_marks_the_models_that_are_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    assert answer(["plan", "list"]) == 0
+    listed = capsys.readouterr().out
+    assert missing_values(listed, "resnet-50*", "dlrm-dcnv2*", "sd1.5-unet*", "marked *") == []
+    assert "llama3-8b*" not in listed
+
+
 def error_of(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert answer(["plan", *words]) == 2
     return capsys.readouterr().err
@@ -78,6 +85,23 @@ def test_the_file_of_an_error_is_not_taken_for_a_secret(
     assert code_of(error) == "bad-file"
     assert missing_values(error, "passwd", *values) == []
     assert "***" not in error
+
+
+@pytest.mark.parametrize("name", ["f/api_token.toml", "secret.toml", "f/password.toml", "passwd", "f/api_key.json"])
+@pytest.mark.parametrize("command", [(), ("check",)])
+def test_message_about_a_file_keeps_its_words_and_hides_secrets(
+    name: str, command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    path = Path(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('[training]\na b\npassword = "hunter2"\n' if path.suffix != ".json" else "{", "utf-8")
+    error = error_of(capsys, *command, name, "--machine", "h100", *STEP)
+    assert name in error
+    assert "***" not in error
+    path.write_text('[recipe]\nseq_len = "password=hunter2"\n', "utf-8")
+    assert "hunter2" not in error_of(capsys, *command, name, "--machine", "h100", *STEP)
 
 
 @pytest.mark.parametrize(

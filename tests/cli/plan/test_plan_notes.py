@@ -316,8 +316,11 @@ def test_the_reason_names_the_machines_and_the_software_of_the_constants(
     ("words", "step"),
     [
         (("--machine", "h100"), "trainyard plan measure MODEL:"),
-        (("--machine", "h100", "--for", "megatron"), "trainyard plan measure MODEL --for megatron:"),
-        (("--machine", "trn2", "--for", "torchtitan"), "trainyard plan measure MODEL --for torchtitan:"),
+        (("--machine", "h100", "--for", "megatron"), "trainyard plan measure MODEL --for megatron --out-dir FOLDER"),
+        (
+            ("--machine", "trn2", "--for", "torchtitan"),
+            "trainyard plan measure MODEL --for torchtitan --out-dir FOLDER",
+        ),
         (("--machine", "trn2"), ""),
         (("--machine", "tpu-v5p", "--for", "megatron"), ""),
     ],

@@ -71,7 +71,7 @@ def round_trip(framework: str, job: Job) -> FrameworkConfig:
 
 def assert_same_job(job: Job, framework: str, config: FrameworkConfig) -> None:
     assert config.framework == framework
-    assert config.ignored == ()
+    assert config.unknown == ()
     assert config.keeps is None, "as the framework does"
     assert replace(config.job, name="", model=replace(config.job.decoder, name="")) == replace(
         job, name="", model=replace(job.decoder, name="")
@@ -291,7 +291,7 @@ def test_torchtitan_file_with_old_key_names() -> None:
     assert (recipe.micro_batch_size, recipe.tokens_per_step, recipe.dtype) == (8, 64 * 8192, "float8")
     assert (recipe.activation_checkpoint, recipe.activation_checkpoint_every, recipe.compile) == ("full", 2, True)
     assert config.job.decoder == msgspec.convert(presets.load("llama3-70b").model, Model)
-    assert config.ignored == ()
+    assert config.unknown == ()
     assert [reason.partition(" ")[0] for reason in config.approximated] == [
         "parallelism.enable_async_tensor_parallel", "training.compile",
     ]  # fmt: skip
@@ -303,14 +303,34 @@ def test_torchtitan_file_with_current_key_names() -> None:
     assert (layout.dp_replicate, layout.dp_shard, layout.pp, layout.ep, layout.interleave) == (2, 32, 8, 32, 2)
     assert layout.zero == 2, "a pipeline keeps gathered weights by default"
     assert (recipe.micro_batch_size, config.job.accumulate, recipe.schedule) == (1, 16, "interleaved")
-    assert config.ignored == ("training.some_day",)
+    assert config.unknown == ("training.some_day",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "suggestion"),
+    [
+        ("tensor_parallel_degree", "tensor_paralel_degree", "parallelism.tensor_parallel_degree"),
+        ("[activation_checkpoint]\nmode", "[activation_checkpoint]\nmod", "activation_checkpoint.mode"),
+        ("local_batch_size", "local_batchsize", "training.local_batch_size"),
+        ("[parallelism]", "[paralelism]\ntensor_parallel_degree = 8\n[parallelism]", "parallelism.tensor_parallel"),
+    ],
+)
+def test_misspelt_torchtitan_key_is_refused(old: str, new: str, suggestion: str) -> None:
+    text = NEW.replace("some_day = 7", "")
+    if old == "tensor_parallel_degree":
+        text = text.replace("[parallelism]", "[parallelism]\ntensor_parallel_degree = 1")
+    assert old in text
+    with pytest.raises(BadFile) as refused:
+        read(text.replace(old, new), devices=512)
+    assert "would have no effect" in refused.value.message
+    assert f"Did you mean {suggestion}" in refused.value.next_step
 
 
 def test_torchtitan_file_with_cpu_offload() -> None:
     change = ("seq_len = 8192", "seq_len = 8192\nenable_cpu_offload = true")
     config = read(OLD.replace(*change), devices=64)
     assert config.job.recipe.offload
-    assert config.ignored == ()
+    assert config.unknown == ()
     assert read(OLD.replace(change[0], change[1].replace("true", "false")), devices=64).job == read(OLD, devices=64).job
 
 
@@ -401,7 +421,7 @@ def test_deepspeed_file() -> None:
     config = speed()
     layout, recipe = config.job.layout, config.job.recipe
     assert (layout.dp_shard, layout.zero, recipe.micro_batch_size, config.job.batch) == (16, 3, 2, 2 * 8 * 16)
-    assert (recipe.dtype, recipe.activation_checkpoint, config.keeps, config.ignored, config.approximated) == (
+    assert (recipe.dtype, recipe.activation_checkpoint, config.keeps, config.unknown, config.approximated) == (
         "bfloat16",
         "none",
         None,
@@ -410,12 +430,12 @@ def test_deepspeed_file() -> None:
     )
     more = {"new_thing": {"deep": 1}, "bf16_": 1, "use_data_before_expert_parallelism": True}
     variant = speed(**more, sequence_parallel_size=4, zero_optimization={"stage": 2})
-    assert set(variant.ignored) == {"new_thing.deep", "bf16_", "use_data_before_expert_parallelism"}
+    assert set(variant.unknown) == {"new_thing.deep", "bf16_", "use_data_before_expert_parallelism"}
     assert (variant.job.layout.cp, variant.job.layout.cp_method, variant.job.layout.dp_shard) == (4, "ulysses", 4)
     assert variant.approximated[0].startswith("no zero_optimization.overlap_comm: ")
     for keys in ({"offload_optimizer": {"device": "cpu", "pin_memory": True}}, {"cpu_offload": True}):
         offloaded = speed(zero_optimization={"stage": 2, "overlap_comm": True} | keys)
-        assert (offloaded.job.recipe.offload, offloaded.ignored, offloaded.approximated) == (True, (), ())
+        assert (offloaded.job.recipe.offload, offloaded.unknown, offloaded.approximated) == (True, (), ())
     assert not speed().job.recipe.offload
     assert speed(zero_optimization=True).job.layout.zero == 1, "the format of old versions"
     assert speed(zero_optimization={"stage": 3, "mics_shard_size": 8}).job.layout.dp_replicate == 2
@@ -633,9 +653,33 @@ def test_megatron_arguments_name_recomputed_modules(arguments: str, modules: tup
     assert with_arguments(f"--bf16 {arguments}").job.recipe.recompute_modules == modules
 
 
+@pytest.mark.parametrize(
+    ("argument", "suggestion"),
+    [
+        ("--tensor-parallel-size 4", ""),
+        ("--sequence-paralel", ""),
+        ("--context-paralel-size 2", "--context-parallel-size"),
+        ("--recompute-granularty full", "--recompute-granularity"),
+        ("--decoder-seq-length 128", ""),
+    ],
+)
+def test_misspelt_megatron_argument_is_refused(argument: str, suggestion: str) -> None:
+    if suggestion:
+        with refused(BadFile, argument.split()[0], "would have no effect", f"Did you mean {suggestion}?"):
+            with_arguments(argument)
+    else:
+        assert argument.split()[0] in with_arguments(argument).unknown, "the file has the argument that it resembles"
+
+
+def test_misspelt_deepspeed_key_of_a_table_is_refused() -> None:
+    text = '{"train_batch_size": 8, "zero_optimization": {"stge": 3}}'
+    with refused(BadFile, "zero_optimization.stge", "Did you mean zero_optimization.stage?"):
+        read(text, devices=8, seq_len=64, model=DENSE)
+
+
 def test_megatron_arguments_set_the_step() -> None:
     config = with_arguments("--bf16")
-    assert config.ignored == ("--some-new-thing",)
+    assert config.unknown == ("--some-new-thing",)
     assert config.approximated == ()
     assert (config.job.layout.dp_shard, config.job.decoder.ffn_hidden_size, config.job.recipe.seq_len) == (
         8,
@@ -706,9 +750,9 @@ def test_framework_configuration_is_checked_as_is(
     expected = detect_format.read(data, "x", CommandArguments(job.layout.ranks, seq_len, model))
     assert expected.framework == framework
     assert replace(job, name="", model=None) == replace(expected.job, name="", model=None)
-    assert output.get("ignored_settings", []) == list(expected.ignored)
+    assert output.get("unknown_settings", []) == list(expected.unknown)
     assert output.get("differing_settings", []) == list(expected.approximated)
-    for message in (*expected.ignored, *expected.approximated):
+    for message in (*expected.unknown, *expected.approximated):
         assert message in printed.err
     assert "exact_bytes" not in output, "no code of another framework runs"
     others = [msgspec.convert(choice["plan"]["job"], Job) for choice in output["choices"][1:]]

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from trainyard.job import Job
 from trainyard.layout import Layout
@@ -14,6 +15,7 @@ from trainyard.models import presets
 from trainyard.predict.economics.model_size import checkpoint_bytes, measure_model
 from trainyard.predict.inputs import cases
 from trainyard.recipe import Recipe
+from trainyard.workloads.ops import matrices
 
 NAMES = [name for name in presets.known() if (preset := presets.load(name)).model and preset.parameters]
 
@@ -38,6 +40,27 @@ def test_parameters_match_the_published_counts(name: str) -> None:
 
 def test_llama_3_8b_has_its_exact_count() -> None:
     assert measure_model(job("llama3-8b")).parameters == 8_030_261_248
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "parameters"),
+    [
+        ("llama3-8b", {"bias": "all"}, 8_031_637_504),
+        ("llama3-8b", {"bias": "qkv"}, 8_030_261_248 + 32 * (4096 + 2 * 1024)),
+        ("qwen2.5-7b", {}, 7_615_616_512),
+        ("qwen3-8b", {}, 8_190_735_360),
+    ],
+)
+def test_parameters_include_biases_and_norms_of_attention(name: str, fields: dict[str, Any], parameters: int) -> None:
+    """The counts of Qwen are those of its published weights."""
+    planned = job(name)
+    assert measure_model(replace(planned, model=replace(planned.decoder, **fields))).parameters == parameters
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss-20b", "mixtral-8x7b", "tiny-mla", "tiny-moe"])
+def test_parameters_are_those_of_the_workload(name: str) -> None:
+    planned = job(name)
+    assert measure_model(planned).parameters == matrices.parameters(planned.decoder)
 
 
 def test_flops_per_token_are_six_per_active_parameter_and_attention() -> None:

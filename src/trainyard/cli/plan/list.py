@@ -46,11 +46,15 @@ def command(kind: Literal["models", "machines"] | None, full: bool, as_json: boo
 def _print_names(known: Catalogue) -> None:
     """Prints the names of models by workload, and of machines: one screen without tables."""
     from trainyard.cli.support.output import console
+    from trainyard.report.plans import catalogue_tables
 
     screen = console()
     workloads = dict.fromkeys(model.workload for model in known.models.values())
     for workload in workloads:
-        names = [model.name for model in known.models.values() if model.workload == workload]
+        models = [model for model in known.models.values() if model.workload == workload]
+        names = [model.name + "*" * (not model.planned) for model in models]
         screen.print(f"Models, {workload}: {', '.join(names)}", markup=False)
+    if not all(model.planned for model in known.models.values()):
+        screen.print(catalogue_tables.NOT_PLANNED, markup=False)
     screen.print(f"\nMachines: {', '.join(known.machines)}", markup=False)
     screen.print("\nWhere to look next\n  trainyard plan list models\n  trainyard plan list machines")

@@ -42,8 +42,8 @@ def command(
 
     Runs the recommended layout, plain FSDP or DDP, and the fastest others with trainyard's own training code, in
     interleaved rounds; prints predicted and measured steps and memory, and whether the measurement separates the
-    layouts. The runs are stored with the tags measure-MODEL-1, measure-MODEL-2, ... For another framework, or with
-    --out-dir, nothing is run: the launch configurations are written and their commands printed.
+    layouts. The runs are stored with the tags measure-MODEL-1, measure-MODEL-2, ... With --out-dir, which other
+    frameworks need, nothing is run: the launch configurations are written and their commands printed.
 
     Exit codes: 0 at least one layout was measured or nothing was to be run, 2 bad input, 4 every layout failed.
     """

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.cli.support.output import console, print_json, say
+from trainyard.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +26,8 @@ def print_measured(result: MeasuredPlans, machine: str, out: Path | None, *, ful
     if out is not None and result.fit is not None:
         write_text(result.fit.toml, out)
         say(f"wrote {out}")
+    for note in result.notes:
+        say(printable(note))
     for candidate in result.candidates:
         for file in candidate.files:
             say(f"wrote {file}")

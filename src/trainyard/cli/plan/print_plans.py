@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from trainyard.report.plans.plans_file import Plans
     from trainyard.report.view.view import Table
 
-_MOST_CHARACTERS = 500
-"""Length of the list of ignored settings in a message."""
-
 
 def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool, machine: str) -> None:
     """Print the notes to stderr, so that JSON on stdout stays valid, then `plans` to stdout.
@@ -27,14 +24,11 @@ def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool, machi
     `--machine`, which a written job file contains. Raises `BadInput` if no layout fits.
     """
     from trainyard.formats.atomic import write_text
+    from trainyard.report.plans.input_sentences import input_sentences
     from trainyard.report.plans.launch_files import NOTES_SUFFIX, launch_file
 
-    if plans.ignored_settings:
-        listed = ", ".join(plans.ignored_settings)
-        cut = "..." if len(listed) > _MOST_CHARACTERS else ""
-        say(f"Ignored settings, assumed to cost nothing: {printable(listed[:_MOST_CHARACTERS])}{cut}.")
-    for note in (*(f"Evaluated differently: {key}." for key in plans.differing_settings), *plans.notes):
-        say(printable(note))
+    for sentence in input_sentences(plans):
+        say(printable(sentence))
     if out is not None:
         launch = launch_file(plans, machine)
         write_text(launch.text, out)

@@ -176,9 +176,9 @@ def echo(text: str = "", newline: bool = True) -> None:
 
 def say(text: str) -> None:
     """Print a message to stderr, with secrets redacted."""
-    from trainyard.redact import redact
+    from trainyard.redact import redact_message
 
-    click.echo(printable(redact(_text(text)), keep="\n"), err=True)
+    click.echo(printable(redact_message(_text(text)), keep="\n"), err=True)
 
 
 def say_error(message: str, next_step: str = "") -> None:

@@ -36,7 +36,12 @@ class InputFile(click.ParamType):
         self.kind = kind
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return self.kind(copy_pipe(value)) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        from trainyard.redact import keep_words_after
+
+        keep_words_after(value)
+        return self.kind(copy_pipe(value))
 
 
 def copy_pipe(name: str) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
-from trainyard.errors import BadFile, near
+from trainyard.errors import BadFile, most_similar, near
 from trainyard.job import Job
 from trainyard.model import Model
 from trainyard.models.typed_keys import TypedKeys
@@ -23,6 +23,8 @@ _DEEPEST = 8
 """Depth to which nested tables are flattened; a table below it is one value."""
 _OFF = (None, False, 0, "", "none", "None", "disabled", [], {})
 """Values that switch a feature off: a key with one of them needs no rule."""
+_MISSPELT = 0.85
+"""Least similarity of an unknown key to the key that it misspells."""
 Kind = TypeVar("Kind")
 
 
@@ -38,14 +40,14 @@ class CommandArguments(NamedTuple):
 
 class FrameworkConfig(NamedTuple):
     """A parsed configuration of another framework. `keeps`: bytes of a weight, its gradient and its optimizer state, if
-    they differ from the framework's defaults. `ignored`: keys that have no effect on the prediction. `approximated`:
+    they differ from the framework's defaults. `unknown`: keys that are left out of the prediction. `approximated`:
     settings that the prediction replaces by another, each with the replacement. `notes`: sentences on settings that are
     predicted as they are. `columns`: columns of `Cases` (name -> value) that settings outside of the job add."""
 
     framework: str
     job: Job
     keeps: tuple[int, int, int] | None
-    ignored: tuple[str, ...]
+    unknown: tuple[str, ...]
     approximated: tuple[str, ...]
     columns: Mapping[str, float] = {}
     notes: tuple[str, ...] = ()
@@ -54,11 +56,13 @@ class FrameworkConfig(NamedTuple):
 class KeyRules(NamedTuple):
     """Patterns of `key` or `key=value` for the keys that no reader requests. `irrelevant`: no effect on the cost of a
     step. `approximated`: a small effect, reported and not modelled. `unsupported`: an effect that cannot be predicted,
-    so the file is refused. The last two map to the reason."""
+    so the file is refused. The last two map to the reason. `similar`: keys of the framework that resemble a key of the
+    reader without being a misspelling of it."""
 
     irrelevant: re.Pattern[str]
     approximated: Mapping[str, str]
     unsupported: Mapping[str, str]
+    similar: frozenset[str] = frozenset()
 
 
 def flat(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,9 +141,10 @@ class ConfigKeys(TypedKeys):
         self._approximated.append(f"{setting}: {reason}")
 
     def finish(self, rules: KeyRules) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Applies `rules` to the keys that were not requested. Returns (ignored keys as spelled in the file,
-        approximated settings with the replacement of each). Raises one `BadFile` that lists all refused keys."""
-        ignored: list[str] = []
+        """Applies `rules` to the keys that were not requested. Returns (unknown keys as spelled in the file,
+        approximated settings with the replacement of each). Raises one `BadFile` that lists all refused keys, and one
+        for a misspelt key, whose setting would have no effect."""
+        unknown: list[str] = []
         for key, value in self.values.items():
             if key in self.requested or value in _OFF:
                 continue
@@ -148,13 +153,31 @@ class ConfigKeys(TypedKeys):
             elif reason := _rule(rules.approximated, key, value):
                 self.approximate(key, reason)
             elif not rules.irrelevant.fullmatch(key):
-                ignored.append(self.spell(key))
+                unknown.append(key)
+        for key in unknown:
+            if key not in rules.similar and (known := self._misspells(key)):
+                raise BadFile(
+                    f"{self.where}: {self.with_value(key)} is not a known setting, and would have no effect.",
+                    f"Did you mean {self.spell(known)}?",
+                )
         if self._unsupported:
             raise BadFile(
                 f"{self.where}: the cost of these settings cannot be predicted: {'; '.join(self._unsupported)}.",
                 "Remove them to plan for the rest.",
             )
-        return tuple(ignored), tuple(self._approximated)
+        return tuple(map(self.spell, unknown)), tuple(self._approximated)
+
+    def _misspells(self, key: str) -> str:
+        """The requested key that `key` resembles most, if the file lacks it; else empty. Keys of another table count if
+        their name consists of several words."""
+        table, _, name = key.rpartition(".")
+        candidates: dict[str, str] = {}
+        for known in sorted(self.requested):
+            known_table, _, known_name = known.rpartition(".")
+            if known_table == table or "_" in known_name:
+                candidates[known_name] = known
+        known = candidates.get(most_similar(name, candidates, _MISSPELT), "")
+        return "" if known in self.values else known
 
 
 def _rule(rules: Mapping[str, str], key: str, value: object) -> str:

@@ -8,6 +8,8 @@ from trainyard.machine import Claim, Machine
 from trainyard.report.plans.catalogue import Catalogue, KnownModel, sources
 from trainyard.report.view.view import Cell, Column, Table
 
+NOT_PLANNED = "The planner does not predict models marked *."
+
 
 def tables(catalogue: Catalogue, full: bool = False) -> tuple[Table, ...]:
     """The tables of models and machines that have rows. `full`: with data types, prices and sources."""
@@ -20,7 +22,7 @@ def _models(models: Sequence[KnownModel], full: bool) -> Table:
     """The table of known models with parameters in millions; `full` adds the source of each."""
     return Table(
         title="Model",
-        notes=() if all(model.planned for model in models) else ("The planner does not predict models marked *.",),
+        notes=() if all(model.planned for model in models) else (NOT_PLANNED,),
         columns=(
             Column(title="Model"), Column(title="parameters, M", digits=0), Column(title="active, M", digits=0),
             Column(title="layers", digits=0), Column(title="hidden size", digits=0), Column(title="workload"),

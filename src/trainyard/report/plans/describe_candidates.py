@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from trainyard.job import Job, Measure
 from trainyard.report.plans import plan_tables
+from trainyard.report.plans.input_sentences import input_sentences
 from trainyard.report.plans.measured_plans import MeasuredCandidate, MeasuredPlans, Mode
 from trainyard.report.plans.plans_file import PlanRecord, Plans
 
@@ -37,6 +38,7 @@ def describe_candidates(
         mode=mode, step=plans.step, machine=plans.machine, framework=plans.framework, devices=plans.devices,
         rounds=rounds, steps=measure.in_all, timed_steps=steps,
         predicted_s=predicted_ns / 1e9 * measure.in_all * rounds, candidates=candidates,
+        notes=input_sentences(plans),
     )  # fmt: skip
 
 

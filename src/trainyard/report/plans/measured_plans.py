@@ -93,6 +93,8 @@ class MeasuredPlans(msgspec.Struct, frozen=True, kw_only=True):
     feedback: tuple[str, ...] = ()
     feedback_commands: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """What limits the plan: settings that it leaves out, frameworks that do not run on the devices, and others."""
 
     @property
     def measured(self) -> tuple[MeasuredCandidate, ...]:

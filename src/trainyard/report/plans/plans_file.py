@@ -91,8 +91,8 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `machine` names several parts; `memory_bytes` is then that of the fullest stage of the first choice. `model`: the
     size of the model. `exact_bytes`: rank -> bytes that a fake run counted for the first choice;
     `collectives`: those of data parallelism in its step, empty if they are not predicted.
-    `ignored_settings`, `differing_settings`: settings of an imported configuration that cost nothing, and those that
-    are predicted differently.
+    `ignored_settings`, `unknown_settings`, `differing_settings`: settings of an imported configuration that cost
+    nothing, those that are not known and left out of the prediction, and those that are predicted differently.
     """
 
     schema: str
@@ -116,6 +116,7 @@ class Plans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     exact_bytes: dict[int, int] = {}
     collectives: tuple[Collective, ...] = ()
     ignored_settings: tuple[str, ...] = ()
+    unknown_settings: tuple[str, ...] = ()
     differing_settings: tuple[str, ...] = ()
     framework: str = ""
     """The framework that the plans are for: a name as of `plan --for`."""
@@ -191,6 +192,7 @@ def from_search(
     result: SearchResult, machine: Machine, devices: int, budget: TrainingBudget = NO_BUDGET,
     scaling: DeviceScaling | None = None,
     as_configured: bool = False, exact_bytes: dict[int, int] | None = None, ignored_settings: tuple[str, ...] = (),
+    unknown_settings: tuple[str, ...] = (),
     differing_settings: tuple[str, ...] = (), framework: str = "", step: str = "", notes: tuple[str, ...] = (),
     collectives: tuple[Collective, ...] = (), fine_tuning: FineTuning | None = None,
     outside_settings: tuple[str, ...] = (), bubble: PipelineBubble | None = None,
@@ -236,6 +238,7 @@ def from_search(
         exact_bytes=exact_bytes or {},
         collectives=collectives,
         ignored_settings=ignored_settings,
+        unknown_settings=unknown_settings,
         differing_settings=differing_settings,
         framework=framework,
         framework_runs=framework_runs,

@@ -66,7 +66,7 @@ class _DeepSpeedReader:
         self.model, self.devices, self.seq_len = model, devices, seq_len
 
     def job(self) -> FrameworkConfig:
-        """Reads the job, with the keys that were ignored or approximated. Raises `BadFile` for keys that change the
+        """Reads the job, with the keys that are unknown or approximated. Raises `BadFile` for keys that change the
         prediction and are not supported."""
         keys, model = self.keys, self.model
         stage, layout = self._layout()
@@ -84,13 +84,13 @@ class _DeepSpeedReader:
         optimizer = keys.get("optimizer.type")
         if optimizer is not None and str(optimizer).lower().removeprefix("fused") not in ("adam", "adamw", "auto"):
             keys.refuse("optimizer.type", "its state and its update are not AdamW's")
-        ignored, approximated = keys.finish(deepspeed_keys.RULES)
-        self._check_spelling(ignored)
+        unknown, approximated = keys.finish(deepspeed_keys.RULES)
+        self._check_spelling(unknown)
         return FrameworkConfig(
             framework="deepspeed",
             job=Job(name=model.name, model=model, layout=layout, recipe=recipe),
             keeps=stored_bytes,
-            ignored=ignored,
+            unknown=unknown,
             approximated=approximated,
         )
 

@@ -27,6 +27,14 @@ _SIZES = (
     r"|make-vocab-size-divisible-by|(padded-)?vocab-size|position-embedding-type|untie-.*|multi-latent-attention|.*-lora-rank|qk-.*|v-head-dim"
     r"|num-experts|moe-.*|.*-bias.*|quick-geglu|use-rotary-position-embeddings"
 )
+_SIMILAR = frozenset(
+    f"{part}-{name}"
+    for part in ("encoder", "decoder")
+    for name in (
+        "seq-length", "num-layers", "num-attention-heads", "tensor-model-parallel-size", "pipeline-model-parallel-size"
+    )
+)  # fmt: skip
+"""Arguments of models with an encoder."""
 RULES = KeyRules(
     lazy_compile(_NOTHING),
     {
@@ -59,6 +67,7 @@ RULES = KeyRules(
         r"use-torch-fsdp2": "another sharding of the weights",
         r"moe-extended-tp": "an obsolete sharding of the experts",
     },
+    _SIMILAR,
 )
 
 

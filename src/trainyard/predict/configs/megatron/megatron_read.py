@@ -123,12 +123,12 @@ class _MegatronReader:
         rules = megatron_keys.RULES
         if model_override:
             rules = rules._replace(irrelevant=megatron_keys.with_sizes())
-        ignored, approximated = keys.finish(rules)
+        unknown, approximated = keys.finish(rules)
         return FrameworkConfig(
             framework="megatron",
             job=Job(name=model.name, model=model, layout=layout, recipe=recipe),
             keeps=stored_bytes,
-            ignored=ignored,
+            unknown=unknown,
             approximated=approximated,
             columns=columns,
             notes=megatron_model.padding_notes(keys, model_override),

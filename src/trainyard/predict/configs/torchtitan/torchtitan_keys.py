@@ -43,8 +43,9 @@ RULES = KeyRules(
         r"|optimizer\.(lr|beta1|beta2|eps|weight_decay|implementation)|model\.(.*_path|print_after_conversion)"
         r"|training\.(dataset.*|steps|max_norm|gc_.*|seed|dataloader\..*|warmup_steps|mixed_precision_reduce)"
         r"|parallelism\.(context_parallel_load_balancer|full_dtensor|expert_parallel_comm_backend|pipeline_parallel_.*overlap)"
-        r"|parallelism\.pipeline_parallel_microbatch_size|fault_tolerance\..*|experimental\.pipeline_parallel_.*"
-        r"|activation_checkpoint\..*|compile\.(components|backend)|(float8|mx|quantize)\..*"
+        r"|parallelism\.pipeline_parallel_microbatch_size|fault_tolerance\..*|experimental\.pipeline_parallel_microbatches"
+        r"|activation_checkpoint\.(per_op_.*|early_stop|.*memory_budget.*|preserve_rng_state|determinism_check|debug)"
+        r"|compile\.(components|backend)|(float8|mx|quantize)\..*"
     ),
     {
         r"parallelism\.enable_async_tensor_parallel": "predicted without overlap of tensor-parallel communication",

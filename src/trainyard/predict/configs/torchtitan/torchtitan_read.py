@@ -41,7 +41,7 @@ class _TorchtitanReader:
         self.where = keys.where
 
     def job(self, arguments: CommandArguments) -> FrameworkConfig:
-        """Reads the job, with the keys that were ignored or approximated. `arguments`: model and device count from the
+        """Reads the job, with the keys that are unknown or approximated. `arguments`: model and device count from the
         command line; None for those of the file. Raises `BadFile` for keys that cannot be predicted."""
         keys = self.keys
         model = self._model(arguments.model)
@@ -55,9 +55,9 @@ class _TorchtitanReader:
             keys.refuse("optimizer.name", "its state and its update are not AdamW's")
         job = Job(name=model.name, model=model, layout=layout, recipe=recipe)
         columns = self._updates_in_backward(job)
-        ignored, approximated = keys.finish(torchtitan_keys.RULES)
+        unknown, approximated = keys.finish(torchtitan_keys.RULES)
         return FrameworkConfig(
-            framework="torchtitan", job=job, keeps=stored_bytes, ignored=ignored, approximated=approximated,
+            framework="torchtitan", job=job, keeps=stored_bytes, unknown=unknown, approximated=approximated,
             columns=columns,
         )  # fmt: skip
 
