@@ -251,8 +251,9 @@ def _search(
             notes.append(f"The memory is predicted, and not counted: {setting}")
         elif not best.host_bytes:
             try:
-                sampled_ranks = held_memory.representative_ranks(job)
-                allocated_bytes = {rank: held_memory.measure_rank(job, rank).peak for rank in sampled_ranks}
+                for rank in held_memory.representative_ranks(job):
+                    with options.progress(f"Counting the memory of rank {rank} in a simulated run"):
+                        allocated_bytes[rank] = held_memory.measure_rank(job, rank).peak
             except MissingLibrary as missing:
                 notes.append(str(missing))
     return plans_file.from_search(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,10 @@ import pytest
 from tests.refused import code_of, missing_values
 from trainyard import job_file
 from trainyard import machine as machines
+from trainyard.api.plan_layouts import PlanOptions, check_configuration
 from trainyard.cli.main import answer
+from trainyard.job import Job
+from trainyard.train.fake_run import held_memory
 
 _JOB = """
 name = "small"
@@ -52,6 +57,28 @@ def test_indivisible_layout_names_sizes_and_degrees(
     error = capsys.readouterr().err
     assert code_of(error) == "bad-job"
     assert missing_values(error, str(path), *values) == []
+
+
+def test_the_progress_names_the_simulated_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+
+    @contextmanager
+    def progress(text: str) -> Iterator[None]:
+        shown.append(text)
+        yield
+
+    def measure_rank(_job: Job, rank: int) -> held_memory.RankMemory:
+        assert str(rank) in shown[-1]
+        return held_memory.RankMemory(1, 1, 1, 1, 1)
+
+    monkeypatch.setattr(held_memory, "measure_rank", measure_rank)
+    path = tmp_path / "job.toml"
+    path.write_text(_JOB.format(layout="pp = 2", model="", recipe="schedule = 'gpipe'"), "utf-8")
+    plans = check_configuration(str(path), None, PlanOptions(machine="h100", progress=progress))
+    assert plans.exact_bytes.keys() == {0, 1}
+    assert [text for text in shown if "simulated run" in text] == [
+        f"Counting the memory of rank {rank} in a simulated run" for rank in (0, 1)
+    ]
 
 
 def notes(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:

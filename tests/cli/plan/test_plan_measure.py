@@ -297,6 +297,20 @@ def test_written_configuration_is_that_of_its_candidate(runs: FakeRuns, capsys: 
         assert checked["ledger"]["wall_ns"] == candidate["predicted_ns"]
 
 
+def test_files_of_other_layouts_are_not_replaced(runs: FakeRuns, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["plan", "measure", *CLUSTER, "--for", "megatron", "--out-dir", "candidates"]
+    assert answer(command) == 0
+    before = {path: path.read_bytes() for path in Path("candidates").iterdir()}
+    assert answer(command) == 0  # the same files
+    capsys.readouterr()
+    assert answer([*command, "--fix", "tp=4"]) == 2
+    error = capsys.readouterr().err
+    assert code_of(error) == "bad-input"
+    assert missing_values(error, "candidates/measure-llama3-8b-1", "--out-dir") == []
+    assert {path: path.read_bytes() for path in Path("candidates").iterdir()} == before
+    assert answer([*command[:-1], "others", "--fix", "tp=4"]) == 0
+
+
 def test_folder_that_cannot_be_created_is_an_environment_failure(
     runs: FakeRuns, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

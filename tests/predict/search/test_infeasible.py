@@ -24,6 +24,12 @@ def test_the_suggested_number_of_devices_is_enough(capsys: pytest.CaptureFixture
     assert answer(enough) == 0
 
 
+def test_the_suggested_slice_of_a_torus_can_be_rented(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "16 devices would be enough" in refusal(capsys, "llama3-8b", "--machine", "tpu-v5e", "--devices", "7")
+    enough = ["plan", "llama3-8b", "--machine", "tpu-v5e", "--devices", "16", "--batch", "64", "--seq-len", "8192"]
+    assert answer(enough) == 0
+
+
 def test_the_suggested_parts_are_those_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     error = refusal(capsys, "llama3-70b", "--machine", "trn1:8,trn2:4")
     assert missing_values(error, "trn1:8", "trn2:4", "each rank lacks", "trn1:32,trn2:16 would be enough") == []

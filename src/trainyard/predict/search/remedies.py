@@ -4,7 +4,7 @@ suggested."""
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import combinations
 from typing import Literal, NamedTuple
 
@@ -169,12 +169,11 @@ def _describe_padded(length: int, ranks: int) -> str:
 
 
 def _use_more_devices(request: _Request) -> str:
-    """The smallest multiple of the devices in `CLUSTER_FACTORS` on which a layout fits, or a number of whole nodes
-    between this and the multiple before; with padded sequences if none fits without."""
-    for factor in CLUSTER_FACTORS:
-        ranks = request.wanted.devices * factor
+    """The smallest of the larger clusters on which a layout fits, or a number of whole nodes between this and half of
+    it; with padded sequences if none fits without."""
+    for ranks in _larger_clusters(request):
         if ranks > cluster_size.max_ranks(request.machine):
-            break
+            continue
         if request.fits(devices=ranks):
             return f"{_smallest_between(request, ranks) // request.machine.device.ranks:,} devices would be enough."
         padded = request.padded_length(ranks)
@@ -184,10 +183,24 @@ def _use_more_devices(request: _Request) -> str:
     return ""
 
 
+def _larger_clusters(request: _Request) -> Iterator[int]:
+    """Ranks of larger clusters: multiples of the devices by `CLUSTER_FACTORS`, of a torus after the slices that can be
+    rented and have at least as many."""
+    multiples = [request.wanted.devices * factor for factor in CLUSTER_FACTORS]
+    torus, ranks_per_device = request.machine.intra_node.torus, request.machine.device.ranks
+    if torus:
+        rented = [size * ranks_per_device for size in torus.rented_sizes]
+        slices = (next((ranks for ranks in rented if ranks >= least), 0) for least in multiples)
+        yield from filter(None, dict.fromkeys(slices))
+    yield from multiples
+
+
 def _smallest_between(request: _Request, ranks: int) -> int:
     """The fewest ranks between half of `ranks`, too few, and `ranks`, enough, on which several layouts fit, of those
-    that divide the interval into `_PARTS_OF_DOUBLING` and are whole nodes."""
-    half, per_node = ranks // 2, request.machine.ranks_per_node
+    that divide the interval into `_PARTS_OF_DOUBLING` and are whole nodes; `ranks` if only slices can be rented."""
+    half, per_node, torus = ranks // 2, request.machine.ranks_per_node, request.machine.intra_node.torus
+    if torus and torus.rented_sizes:
+        return ranks
     between = (half + half * part // _PARTS_OF_DOUBLING for part in range(1, _PARTS_OF_DOUBLING))
     nodes = (fewer for fewer in between if fewer % per_node == 0)
     return next((fewer for fewer in nodes if request.fits(least=_LEAST_LAYOUTS, devices=fewer)), ranks)
