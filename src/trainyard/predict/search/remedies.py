@@ -169,8 +169,8 @@ def _describe_padded(length: int, ranks: int) -> str:
 
 
 def _use_more_devices(request: _Request) -> str:
-    """The smallest of the larger clusters on which a layout fits, or a number of whole nodes between this and the one
-    before; with padded sequences if none fits without."""
+    """The smallest of the larger clusters on which a layout fits, or a number of whole nodes between this and half of
+    it; with padded sequences if none fits without."""
     for ranks in _larger_clusters(request):
         if ranks > cluster_size.max_ranks(request.machine):
             continue
@@ -197,10 +197,10 @@ def _larger_clusters(request: _Request) -> Iterator[int]:
 
 def _smallest_between(request: _Request, ranks: int) -> int:
     """The fewest ranks between half of `ranks`, too few, and `ranks`, enough, on which several layouts fit, of those
-    that divide the interval into `_PARTS_OF_DOUBLING` and are whole nodes; of a torus, `ranks`."""
-    if request.machine.intra_node.torus:
+    that divide the interval into `_PARTS_OF_DOUBLING` and are whole nodes; `ranks` if only slices can be rented."""
+    half, per_node, torus = ranks // 2, request.machine.ranks_per_node, request.machine.intra_node.torus
+    if torus and torus.rented_sizes:
         return ranks
-    half, per_node = ranks // 2, request.machine.ranks_per_node
     between = (half + half * part // _PARTS_OF_DOUBLING for part in range(1, _PARTS_OF_DOUBLING))
     nodes = (fewer for fewer in between if fewer % per_node == 0)
     return next((fewer for fewer in nodes if request.fits(least=_LEAST_LAYOUTS, devices=fewer)), ranks)
