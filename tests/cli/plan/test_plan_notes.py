@@ -317,7 +317,10 @@ def test_the_reason_names_the_machines_and_the_software_of_the_constants(
     [
         (("--machine", "h100"), "trainyard plan measure MODEL:"),
         (("--machine", "h100", "--for", "megatron"), "trainyard plan measure MODEL --for megatron --out-dir FOLDER"),
-        (("--machine", "trn2", "--for", "torchtitan"), "trainyard plan measure MODEL --for torchtitan --out-dir FOLDER"),
+        (
+            ("--machine", "trn2", "--for", "torchtitan"),
+            "plan measure MODEL --for torchtitan --out-dir FOLDER",
+        ),
         (("--machine", "trn2"), ""),
         (("--machine", "tpu-v5p", "--for", "megatron"), ""),
     ],
