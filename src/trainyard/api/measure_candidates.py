@@ -86,9 +86,9 @@ def measure_plan(
     if mode == "files":
         if not out_dir:
             raise BadInput(
-                f"Candidates of {FRAMEWORKS[plans.framework].display_name} are not run: their launch configurations are "
+                f"Candidates of {FRAMEWORKS[plans.framework].display_name} are not run: their configurations are "
                 "written to a folder.",
-                "Repeat the command with --out-dir FOLDER; --dry-run shows the candidates.",
+                "Add --out-dir FOLDER; --dry-run shows the candidates.",
             )
         return write_candidates(result, plans, records, target, machine_name, pathlib.Path(out_dir))
     _check_devices(result, target, session)

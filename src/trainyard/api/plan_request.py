@@ -18,6 +18,7 @@ from trainyard.formats.regular_files import is_regular, open_regular
 from trainyard.job import Job
 from trainyard.model import Model
 from trainyard.models import presets
+from trainyard.models.foreign_files import foreign_kind
 from trainyard.predict.configs import detect_format
 from trainyard.predict.configs.config_keys import LARGEST, CommandArguments
 from trainyard.predict.configs.detect_format import ConfigFormat
@@ -151,6 +152,12 @@ def _read_any(name: str, arguments: CommandArguments, config_only: bool) -> Plan
         raise BadInput(
             f"{name} is a model, not a training configuration.",
             f"Search its layouts: trainyard plan {name}; or pass a configuration, with --model {name}.",
+        )
+    if file_format is None and data and (kind := foreign_kind(name, data)):
+        expected = "" if config_only else "a model's config.json or TOML file, or "
+        raise BadFile(
+            f"{name} is {kind}, not a {'' if config_only else 'model or a '}training configuration.",
+            f"Pass {expected}a job file, torchtitan's TOML, DeepSpeed's JSON or Megatron's arguments.",
         )
     if data is None or (file_format is None and not config_only):
         return _model_request(name)

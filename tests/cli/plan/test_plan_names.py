@@ -36,6 +36,30 @@ def test_names_with_line_breaks_are_one_line_of_the_heading(tmp_path: Path, caps
     assert capsys.readouterr().out.startswith("a⟨U+000A⟩b on 8 x NVIDIA H100")
 
 
+@pytest.mark.parametrize("command", [(), ("check",)])
+@pytest.mark.parametrize(
+    ("name", "text", "kind"),
+    [
+        ("model.safetensors", "\x10", "weights"),
+        ("train.py", "import torch\n", "Python program"),
+        ("train.ipynb", '{"cells": []}', "notebook"),
+        ("job.yaml", "model: llama\n", "YAML"),
+        ("trace.json", '{"traceEvents": []}', "profiler trace"),
+        ("package.json", '{"name": "a", "dependencies": {}}', "package.json"),
+        ("tokenizer.json", '{"added_tokens": [], "model": {}}', "tokenizer"),
+    ],
+)
+def test_file_of_another_kind_is_named(
+    command: tuple[str, ...], name: str, text: str, kind: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    Path(name).write_text(text, "utf-8")
+    error = error_of(capsys, *command, name, "--machine", "h100", *STEP)
+    assert code_of(error) == "bad-file"
+    assert missing_values(error, name, kind, "Megatron's arguments") == []
+
+
 def test_list_marks_the_models_that_are_not_planned(capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(["plan", "list"]) == 0
     listed = capsys.readouterr().out

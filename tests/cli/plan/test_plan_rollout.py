@@ -196,3 +196,11 @@ def test_library_returns_the_same_plan(capsys: pytest.CaptureFixture[str]) -> No
         "llama3-8b", machine="h100", devices=16, prompts=64, samples=8, prompt_tokens=256, response_tokens=1000
     )
     assert result.best.step_ns == document["modes"][0]["step_ns"]
+
+
+def test_long_steps_are_in_hours_and_fit_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--prompts", "512", "--samples", "16", "--prompt-tokens", "512", "--response-tokens", "1000000")
+    assert answer(["plan", "rollout", "llama3-8b", "--machine", "h100", "--devices", "64", *words]) == 0
+    shown = capsys.readouterr().out
+    assert missing_values(shown, "Hours", "h per step", "transfer", "tokens/s", "disaggregated") == []
+    assert "…" not in shown

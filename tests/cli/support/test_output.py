@@ -10,6 +10,7 @@ import pytest
 
 from tests.trace_maker import trace
 from trainyard.cli.main import answer
+from trainyard.cli.support import output
 
 DEMO = str(Path(__file__).parents[3] / "src" / "trainyard" / "data" / "demo")
 FULL = Path("/dev/full")
@@ -188,3 +189,18 @@ def test_an_invalid_width_of_the_terminal_is_ignored(columns, tmp_path, monkeypa
     monkeypatch.setenv("COLUMNS", columns)
     assert answer(["demo"]) == 0
     assert "161.421" in capsys.readouterr().out
+
+
+def test_messages_are_wrapped_only_at_a_given_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = 'from = "' + "a folder/" * 12 + '"'
+    message = "error: " + "some words " * 20 + f"\n       then do this:\n[model]\n{source}"
+    output.say(message)
+    assert capsys.readouterr().err == message + "\n"
+    monkeypatch.setenv("COLUMNS", "60")
+    output.say(message)
+    lines = capsys.readouterr().err.splitlines()
+    assert max(len(line) for line in lines if line != source) <= 60
+    assert lines[-2:] == ["[model]", source]
+    assert " ".join(" ".join(lines).split()) == " ".join(message.split())

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _WIDTH, _FULL_WIDTH = 80, 120
 """Width of output into a pipe or a file, in characters: by default, and of tables in full."""
 _SPACES_AT_END = re.compile(r" +$", re.MULTILINE)
+_TOML_LINE = re.compile(r"\s*(\w+ = |\[\w+\]$)")
 _NAMES: dict[str, str] = {}
 """Temporary copies of pipes, and the pipes' names."""
 
@@ -178,7 +179,26 @@ def say(text: str) -> None:
     """Print a message to stderr, with secrets redacted."""
     from trainyard.redact import redact_message
 
-    click.echo(printable(redact_message(_text(text)), keep="\n"), err=True)
+    columns = os.environ.get("COLUMNS", "")
+    message = printable(redact_message(_text(text)), keep="\n")
+    if sys.stderr.isatty() or columns:
+        message = _wrapped(message, _width(columns, False) if columns else console(err=True).width)
+    click.echo(message, err=True)
+
+
+def _wrapped(message: str, width: int) -> str:
+    """The message with lines of at most `width` characters, continued with the indentation of the line; lines of a TOML
+    file and words that are longer are not broken."""
+    import textwrap
+
+    lines: list[str] = []
+    for line in message.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()))
+        wrapped = textwrap.wrap(
+            line, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )  # fmt: skip
+        lines += [line] if _TOML_LINE.match(line) or not wrapped else wrapped
+    return "\n".join(lines)
 
 
 def say_error(message: str, next_step: str = "") -> None:

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from trainyard.machine import Claim
 from trainyard.report.plans.rollout_plan import MODES, GenerationPlan, RolloutMode, RolloutPlan, TrainingPlan
 from trainyard.report.view.view import Cell, Column, Table
 from trainyard.units import counted
 
+
+class _Unit(NamedTuple):
+    """A unit of time: the head of its column, its name after a number, and its length in ns."""
+
+    title: str
+    symbol: str
+    ns: float
+
+
+_UNITS = (_Unit("Seconds", "s", 1e9), _Unit("Hours", "h", 3600e9), _Unit("Days", "days", 86_400e9))
+_MOST_OF_A_UNIT = 1e5
+"""Amount from which times are in the next larger unit."""
 _PARTS = {"generation": "generate", "log_probs": "log-probs", "training": "train", "transfer": "transfer"}
 
 
 def headline(result: RolloutPlan) -> str:
     """The step, the fastest mode, and its assumed interval."""
     work, best = result.workload, result.best
-    step, low, high = (_show_seconds(ns or 0) for ns in (best.step_ns, best.low_ns, best.high_ns))
+    unit = _unit_of(result)
+    step, low, high = (_show_in(ns or 0, unit) for ns in (best.step_ns, best.low_ns, best.high_ns))
     return (
         f"{result.model} on {result.devices:,} x {result.device}: {counted(work.prompts, 'prompt')} of "
         f"{counted(work.prompt_tokens, 'token')} x {counted(work.samples, 'sample')} of "
         f"{counted(work.response_tokens, 'token')} (mean; at most {work.max_response_tokens:,}).\n"
-        f"Fastest: {MODES[best.name]}, {step} s per step (not calibrated: {low} to {high} s is assumed)."
+        f"Fastest: {MODES[best.name]}, {step} {unit.symbol} per step (not calibrated: {low} to {high} {unit.symbol} is "
+        "assumed)."
     )
 
 
 def modes(result: RolloutPlan) -> Table:
     """The modes with the parts of their steps."""
+    unit = _unit_of(result)
     hidden = any(part.hidden_ns for mode in result.modes for part in mode.parts)
     return Table(
-        title="Seconds",
+        title=unit.title,
         notes=(
             "Parts sum to the step"
             + ("; those in parentheses run during the others. " if hidden else ". ")
@@ -37,23 +54,36 @@ def modes(result: RolloutPlan) -> Table:
             *(Column(title=title, id=True) for title in _PARTS.values()),
             Column(title="tokens/s", digits=0, id=True), Column(title="busy", digits=0, id=True),
         ),
-        rows=tuple(_mode_row(mode) for mode in result.modes if mode.step_ns is not None),
+        rows=tuple(_mode_row(mode, unit) for mode in result.modes if mode.step_ns is not None),
     )  # fmt: skip
 
 
-def _mode_row(mode: RolloutMode) -> tuple[Cell, ...]:
-    """The row of a mode with a step."""
+def _mode_row(mode: RolloutMode, unit: _Unit) -> tuple[Cell, ...]:
+    """The row of a mode with a step, its times in `unit`."""
     by_name = {part.name: part for part in mode.parts}
     parts = []
     for name in _PARTS:
         part = by_name[name]
-        parts.append(f"({_show_seconds(part.hidden_ns)})" if part.hidden_ns else _show_seconds(part.ns))
-    return (MODES[mode.name], _show_seconds(mode.step_ns or 0), *parts, mode.tokens_per_s, 100 * (mode.busy_share or 0))
+        parts.append(f"({_show_in(part.hidden_ns, unit)})" if part.hidden_ns else _show_in(part.ns, unit))
+    step = _show_in(mode.step_ns or 0, unit)
+    return (MODES[mode.name], step, *parts, mode.tokens_per_s, 100 * (mode.busy_share or 0))
+
+
+def _unit_of(result: RolloutPlan) -> _Unit:
+    """The unit in which the longest step has at most five digits before the point: seconds, hours or days."""
+    longest_ns = max(mode.step_ns or 0 for mode in result.modes)
+    return next((unit for unit in _UNITS if longest_ns < _MOST_OF_A_UNIT * unit.ns), _UNITS[-1])
+
+
+def _show_in(ns: int, unit: _Unit) -> str:
+    """The time in `unit` with one decimal, or none from 10,000 up; `<0.1` for less."""
+    amount = ns / unit.ns
+    return "<0.1" if 0 < amount < 0.05 else f"{amount:,.{0 if amount >= 10_000 else 1}f}"
 
 
 def _show_seconds(ns: int) -> str:
-    """Seconds with one decimal, or none from 10,000 up; `<0.1` for less."""
-    return "<0.1" if 0 < ns < 50_000_000 else f"{ns / 1e9:,.{0 if ns >= 1e13 else 1}f}"
+    """As `_show_in` for seconds."""
+    return _show_in(ns, _UNITS[0])
 
 
 def generation(result: RolloutPlan) -> Table:
