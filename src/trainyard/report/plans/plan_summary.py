@@ -119,7 +119,7 @@ def _measure_step(framework: str) -> NextStep:
     """The command that settles ties: it runs layouts of our own runner, and writes those of other frameworks."""
     if framework == "trainyard":
         return NextStep("trainyard plan measure MODEL", "settle ties by short runs on this machine")
-    return NextStep(f"trainyard plan measure MODEL --for {framework} --out-dir FOLDER", "write the tied layouts to run")
+    return NextStep(f"trainyard plan measure MODEL --for {framework} --out-dir FOLDER", "write the ties")
 
 
 def _recipe(plans: Plans, index: int) -> str:
