@@ -185,6 +185,16 @@ def test_windows_and_other_parts_are_listed_as_predicted_differently(name: str, 
     assert any(key in text for text in converted(PUBLISHED[name].config).approximated)
 
 
+@pytest.mark.parametrize("name", ["OLMo-2-1124-7B", "Llama-4-Scout", "GLM-4.5-Air", "gpt-oss-20b"])
+def test_only_gated_activations_are_planned(name: str) -> None:
+    config = PUBLISHED[name].config
+    text = config.get("text_config", config)
+    assert "hidden_act" not in converted({**config, "hidden_act": "silu"}).unknown
+    changed = {**config, "text_config": {**text, "hidden_act": "relu2"}} if "text_config" in config else config
+    with refused(BadFile, "hidden_act", "relu2", "SwiGLU"):
+        converted({**changed, "hidden_act": "relu2"})
+
+
 @pytest.mark.parametrize("name", ["Qwen3-30B-A3B", "phi-4"])
 def test_models_like_the_decoder_can_be_trained(name: str) -> None:
     fields = converted(PUBLISHED[name].config, planned=False).fields

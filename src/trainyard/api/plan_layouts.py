@@ -302,8 +302,11 @@ def _step_size(request: PlanRequest, batch: int | None, seq_len: int | None) -> 
     samples = batch or (job.batch if job else 0)
     seq_len = (seq_len or (job.recipe.seq_len if job else 0)) if is_text else 1
     if not samples or not seq_len:
-        flags = "--batch (sequences per step) and --seq-len" if is_text else "--batch (samples per step)"
-        raise BadInput("No global batch given.", f"Pass {flags}.")
+        missing = {
+            f"--batch ({'sequences' if is_text else 'samples'} per step)": not samples, "--seq-len": not seq_len
+        }  # fmt: skip
+        flags = " and ".join(flag for flag, is_missing in missing.items() if is_missing)
+        raise BadInput(f"No {'sequence length' if samples else 'global batch'} given.", f"Pass {flags}.")
     limits.check_value("samples a step:", samples, limits.SAMPLES)
     limits.check_value(f"{samples:,} samples of {seq_len:,} tokens:", samples * seq_len, limits.STEP)
     return samples, seq_len

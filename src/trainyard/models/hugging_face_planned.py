@@ -8,7 +8,7 @@ fields of `Model`: name -> value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from trainyard.errors import BadFile
@@ -56,7 +56,8 @@ def _gemma(config: HuggingFaceKeys, defaults: Mapping[str, int]) -> dict[str, An
     """Fields of Gemma 2 and 3. `defaults`: of keys that the config leaves out."""
     config.approximated.append("norms after each sublayer and softcapping are left out")
     config.ignore("hidden_activation", "hidden_act")
-    return _decoder(config, defaults) | {"tie_word_embeddings": config.flag("tie_word_embeddings", True)}
+    fields = _decoder(config, defaults, activations=())
+    return fields | {"tie_word_embeddings": config.flag("tie_word_embeddings", True)}
 
 
 def gpt_oss(config: HuggingFaceKeys) -> dict[str, Any]:
@@ -133,9 +134,14 @@ def olmo2(config: HuggingFaceKeys) -> dict[str, Any]:
     return _decoder(config, {}) | {"qk_norm": True}
 
 
-def _decoder(config: HuggingFaceKeys, defaults: Mapping[str, int]) -> dict[str, Any]:
-    """Fields of attention, vocabulary, norm and MLP. `defaults`: of keys that the config leaves out. A sliding window
-    is replaced by full attention. Raises `BadFile` for sizes that contradict each other."""
+def _decoder(
+    config: HuggingFaceKeys, defaults: Mapping[str, int], activations: Sequence[str] = ("silu",)
+) -> dict[str, Any]:
+    """Fields of attention, vocabulary, norm and MLP. `defaults`: of keys that the config leaves out; `activations`:
+    those of a gated MLP, others are refused; any if empty. A sliding window is replaced by full attention. Raises
+    `BadFile` for sizes that contradict each other."""
+    if activations:
+        config.must("hidden_act", activations, "only SwiGLU is modelled")
     width = config.integer("hidden_size", defaults.get("hidden_size"))
     heads = config.integer("num_attention_heads", defaults.get("num_attention_heads"))
     default_dim = defaults.get("head_dim", width // heads)

@@ -137,3 +137,41 @@ def test_missing_path_is_named_without_a_list_of_names(
     error = error_of(capsys, *words, *STEP)
     assert missing_values(error, "file", next(word for word in words if "none" in word)) == []
     assert "Known:" not in error
+
+
+@pytest.mark.parametrize("kind", ["machine", "model"])
+def test_out_never_replaces_a_file_that_the_command_reads(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, machine = tmp_path / "config.json", copy_of_h100(tmp_path / "machine.toml", '"mine"')
+    config.write_text(json.dumps(LLAMA), "utf-8")
+    out = Path(machine) if kind == "machine" else config
+    before = out.read_bytes()
+    assert answer(["plan", str(config), "--machine", machine, *STEP, "--out", str(out)]) == 2
+    error = capsys.readouterr().err
+    assert code_of(error) == "bad-input"
+    assert missing_values(error, "--out", str(out)) == []
+    assert out.read_bytes() == before
+
+
+def test_only_the_missing_size_of_a_step_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", "llama3-8b", "--machine", "h100", "--devices", "8"]
+    assert answer([*words, "--batch", "64"]) == 2
+    error = capsys.readouterr().err
+    assert "--seq-len" in error
+    assert "--batch" not in error
+    assert answer([*words, "--seq-len", "8192"]) == 2
+    error = capsys.readouterr().err
+    assert "--batch" in error
+    assert "--seq-len" not in error
+
+
+def test_a_machine_without_a_peak_is_to_be_completed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(copy_of_h100(tmp_path / "machine.toml", '"NVIDIA H100 SXM 80GB"'))
+    text, formats = path.read_text("utf-8"), ("float32 =", "float16 =", "bfloat16 =", "float8 =")
+    before, _, after = text.partition("[device.achieved.matmul]")
+    text = before + after[after.index("[intra_node]") :]  # rates that would be above the only peak, of tf32
+    path.write_text("\n".join(line for line in text.splitlines() if not line.startswith(formats)), "utf-8")
+    for framework in ("megatron", "deepspeed"):
+        assert answer(["plan", "llama3-8b", "--machine", str(path), *STEP, "--for", framework]) != 0
+        assert missing_values(capsys.readouterr().err, "bfloat16", "[device.peak]") == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +24,6 @@ from trainyard.cli.plan.plan_options import (
 )
 from trainyard.cli.support.checked_options import CheckedOptions
 from trainyard.cli.support.pipes import InputFile
-from trainyard.errors import BadInput
 
 
 @click.command(cls=CheckedOptions)
@@ -68,11 +66,10 @@ def command(
     from trainyard.api.plan_layouts import PlanOptions, check_configuration
     from trainyard.api.run_costs import RunCosts
     from trainyard.api.training_options import TrainingOptions
-    from trainyard.cli.plan.print_plans import print_plans
+    from trainyard.cli.plan.print_plans import check_out, print_plans
     from trainyard.cli.support.output import busy
 
-    if out and out.exists() and os.path.exists(file) and out.samefile(file):
-        raise BadInput(f"--out {out} is the file to check, and would be replaced.", "Pass another file.")
+    check_out(out, file, model, machine)
     options = PlanOptions(
         machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
         fine_tune=FineTune(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.cli.support.output import console, print_json, say
+from trainyard.errors import BadInput
 from trainyard.printable import printable
 
 if TYPE_CHECKING:
@@ -15,12 +17,18 @@ if TYPE_CHECKING:
     from trainyard.report.view.view import Table
 
 
+def check_out(out: Path | None, *inputs: str | None) -> None:
+    """Raises `BadInput` if the file to write is one of the command's `inputs`, which it would replace."""
+    if out and out.exists() and any(name and os.path.exists(name) and out.samefile(name) for name in inputs):
+        raise BadInput(f"--out {out} is a file that the command reads, and would be replaced.", "Pass another file.")
+
+
 def print_plans(plans: Plans, out: Path | None, full: bool, as_json: bool, machine: str) -> None:
     """Print the notes to stderr, so that JSON on stdout stays valid, then `plans` to stdout.
 
     `plans` is printed as JSON if `as_json`, as all its tables if `full`, else as a summary of one screen. `out`: a file
     to which the launch configuration of the recommended layout is written before that, with a file of notes if it
-    cannot carry all settings; not the configuration that the user gave to be checked. `machine`: the argument of
+    cannot carry all settings. `machine`: the argument of
     `--machine`, which a written job file contains. Raises `BadInput` if no layout fits.
     """
     from trainyard.formats.atomic import write_text

@@ -66,9 +66,10 @@ def command(
     from trainyard.api.plan_layouts import PlanOptions, plan_layouts
     from trainyard.api.run_costs import RunCosts
     from trainyard.api.training_options import TrainingOptions
-    from trainyard.cli.plan.print_plans import print_plans
+    from trainyard.cli.plan.print_plans import check_out, print_plans
     from trainyard.cli.support.output import busy
 
+    check_out(out, model, machine)
     options = PlanOptions(
         machine=machine, devices=devices, batch=batch, seq_len=seq_len, tokens=tokens, costs=RunCosts(**costs), fix=fix,
         fine_tune=FineTune(

@@ -95,10 +95,14 @@ def check_dtype(wanted: PlannerInput, framework: Framework, machines: Sequence[M
     """Raises `BadJob` if the framework does not support the compute dtype, `UnknownName` if a machine has no peak for
     it."""
     dtypes = [dtype for dtype in framework.dtypes if all(dtype in machine.device.peak for machine in machines)]
-    step = f"Pass --fix dtype= with one of {', '.join(dtypes)}." if dtypes else "Choose another framework with --for."
+    step = f"Pass --fix dtype= with one of {', '.join(dtypes)}." if dtypes else ""
     for machine in machines:
         if wanted.dtype not in machine.device.peak:
-            raise UnknownName(f"{machine.device.name} has no peak for {wanted.dtype}.", step)
+            raise UnknownName(
+                f"{machine.device.name} has no peak for {wanted.dtype}.",
+                step or f"Add {wanted.dtype} to [device.peak] of its machine file.",
+            )
+    step = step or "Choose another framework with --for."
     if wanted.dtype not in framework.dtypes:
         names = [name for name, other in FRAMEWORKS.items() if wanted.dtype in other.dtypes and name != "trainyard"]
         is_restricted = framework.dtypes not in [other.dtypes for other in FRAMEWORKS.values()]  # by a fine-tuning
