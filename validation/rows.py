@@ -138,6 +138,8 @@ _EXPERT_MODULES = {
     "recompute_modules": module_bits(["layernorm", "moe_act", "mla_up_proj"]),
 }  # fmt: skip
 """Columns of the modules that Megatron Core's recipes recompute with experts."""
+_RECOMPUTED = {"full": (2.0, 1.0), "every other layer": (2.0, 2.0), "selective": (1.0, 1.0), "op": (1.0, 1.0)}
+"""Activation checkpointing in sources -> its column, and every how many layers it has."""
 _INTERLEAVES = (2.0, 4.0, 8.0)
 """Stages of a rank that an interleaved schedule may have if its source does not give their number."""
 _MODULES = {"norms": "layernorm", "MLA up-projections": "mla_up_proj"}
@@ -429,9 +431,7 @@ def _batch(values: dict[str, str], notes: str, layout: dict[str, float]) -> tupl
 def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dict[str, float]:
     precision, recomputed = values["precision"].lower(), values["activation_ckpt"].lower()
     modules = [module for words, module in _MODULES.items() if "recomputes" in notes and words in notes]
-    every = 2.0 if recomputed == "every other layer" else 1.0
-    whole = {"full": 2.0, "every other layer": 2.0, "selective": 1.0, "op": 1.0}
-    activation_checkpoint = 1.0 if modules else whole.get(recomputed, 0.0)
+    activation_checkpoint, every = (1.0, 1.0) if modules else _RECOMPUTED.get(recomputed, (0.0, 1.0))
     sharded = values["zero_or_fsdp"].lower().startswith(_SHARDED)
     mixed = "amp" in precision or sharded
     old = values["accelerator"].startswith(("A100", "V100")) and "fp16" in precision

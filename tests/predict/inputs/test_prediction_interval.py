@@ -53,6 +53,14 @@ def test_a_greater_distance_never_narrows_the_interval(near: Distance) -> None:
         assert wider.high >= interval.high
 
 
+def test_the_share_of_attention_is_stated_in_percent_of_the_step() -> None:
+    """A step of which attention takes 75 % grows to 1.75 times, if attention takes twice as long."""
+    near = Distance(kind="dense", owners=2, machine_fitted=True, same_software=True, outside={})
+    reason = SCALE.interval(near._replace(attention_share=float(np.log2(1.75)))).uncalibrated_because
+    assert "attention takes 75 %" in reason
+    assert f"up to {100 * (2**SCALE.most_attention - 1):.0f} %" in reason
+
+
 def test_another_number_format_counts_once_and_not_as_a_doubling() -> None:
     near = Distance(kind="dense", owners=2, machine_fitted=True, same_software=True, outside={})
     fp8 = near._replace(outside={FORMAT: 1.0})

@@ -16,8 +16,8 @@ from trainyard import words
 from trainyard.errors import BadJob
 from trainyard.job import Job
 from trainyard.layout import Layout
-from trainyard.model import ATTENTION, EXPERTS, MLP, SPACE, Model
-from trainyard.predict.inputs import vision_models
+from trainyard.model import ATTENTION, MLP, SPACE, Model
+from trainyard.predict.inputs import vector_parameters, vision_models
 from trainyard.predict.inputs.vision_models import VisionModel
 from trainyard.predict.pipeline import schedules
 from trainyard.recipe import Recipe
@@ -392,30 +392,9 @@ def of_model(model: Model) -> dict[str, Any]:
             "learned_positions": model.position == "learned",
             "tie_word_embeddings": model.tie_word_embeddings,
             "qk_norm": model.qk_norm,
-            "vector_parameters": _vector_parameters(model),
+            "vector_parameters": vector_parameters.of_layer(model),
         }
     )
-
-
-def _vector_parameters(model: Model) -> float:
-    """Biases of a layer, and weights of the norms in its attention, mean over layers. Routed experts and state spaces
-    have no biases here."""
-    kinds = model.hybrid_pattern or (ATTENTION + MLP) * model.dense_layers + (
-        (ATTENTION + (EXPERTS if model.experts else MLP)) * (model.layers - model.dense_layers)
-    )
-    attention = model.q_lora_rank + model.kv_lora_rank if model.kv_lora_rank else 2 * model.head_dim * model.qk_norm
-    mlp = shared_experts = norms = 0
-    if model.bias != "none" and not model.kv_lora_rank:
-        attention += (model.heads + 2 * model.kv_heads) * model.head_dim  # queries, keys and values
-    if model.bias == "all":
-        parts = 2 if model.mlp == "swiglu" else 1  # up, and gate
-        attention += model.hidden_size
-        mlp = parts * model.ffn_hidden_size + model.hidden_size
-        if model.shared_experts:
-            shared_experts = parts * model.shared_experts * model.moe_ffn_hidden_size + model.hidden_size
-        norms = model.hidden_size if model.norm == "layer" else 0
-    values = {ATTENTION: attention, MLP: mlp, EXPERTS: shared_experts, SPACE: 0}
-    return sum(values[kind] + norms for kind in kinds) / model.layers
 
 
 def of_layout(layout: Layout) -> dict[str, Any]:

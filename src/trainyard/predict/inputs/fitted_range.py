@@ -10,22 +10,21 @@ import numpy as np
 
 from trainyard.predict.inputs.cases import Cases, Column
 
+FORMAT = "bits"
+"""The feature of the number format, of which there are two."""
 _LABELS = {
     "ranks": "ranks", "tp": "tp", "pp": "pp", "cp": "cp", "ep": "ep", "width": "width", "seq_len": "sequence length",
-    "tokens": "tokens of a micro-batch", "accumulate": "micro-batches", "bits": "bits",
+    "tokens": "tokens of a micro-batch", "accumulate": "micro-batches", FORMAT: "bits",
 }  # fmt: skip
 FEATURES = tuple(_LABELS)
 """Sizes of a training that are compared with those of the fitted ones; `tokens`: of a micro-batch, `accumulate`:
 micro-batches of a step, `bits`: of the values in matrix products."""
 
-FORMAT = "bits"
-"""The feature of the number format, of which there are two."""
-
 
 def features(cases: Cases) -> dict[str, Column]:
     """Each of `FEATURES`, [case]."""
-    values = {name: getattr(cases, name) for name in FEATURES if name != "bits"}
-    return values | {"bits": np.where(cases.low_precision > 0, 8.0, 16.0)}
+    values = {name: getattr(cases, name) for name in FEATURES if name != FORMAT}
+    return values | {FORMAT: np.where(cases.low_precision > 0, 8.0, 16.0)}
 
 
 class FittedRange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -101,8 +101,8 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     step depends (`Distance.host_share`). `quantile`: half the interval's width, in units of the scale.
     `groups`: owners of sources, by constants and kind, that these were estimated from; `most_doublings`: the largest
     distance of several of them; `most_attention`, `most_ranks`, `most_above_largest`: the largest share of attention in
-    the step of a row, the largest distance of a row in ranks, and in ranks above the largest training
-    (`Distance.above_largest`)."""
+    the step of a row whose source was left out, and the largest distance of a row in ranks, and in ranks above the
+    largest training (`Distance.above_largest`)."""
 
     biases: dict[str, float]
     kinds: dict[str, float]
@@ -154,8 +154,8 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 )
         if distance.attention_share > self.most_attention:
             return (
-                f"attention takes {100 * distance.attention_share:.0f} % of the step, and the error was only measured "
-                f"up to {100 * self.most_attention:.0f} %"
+                f"attention takes {_percent(distance.attention_share)} % of the step, and the error was only measured "
+                f"up to {_percent(self.most_attention)} %"
             )
         if distance.above_largest > self.most_above_largest:
             return (
@@ -163,6 +163,11 @@ class ErrorScale(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
                 f"error was only measured up to {2**self.most_above_largest:.1f} times"
             )
         return ""
+
+
+def _percent(share: float) -> str:
+    """The percent of a step that an account takes with which the step grows by `share` (`step_shares.StepShares`)."""
+    return f"{100 * (2**share - 1):.0f}"
 
 
 _KINDS = {

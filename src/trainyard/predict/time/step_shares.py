@@ -17,8 +17,8 @@ from trainyard.predict.time import step
 
 
 class StepShares(NamedTuple):
-    """How a step grows with the time of its host, and of attention: 0 if the step stays as it is when they take twice
-    as long, 1 if it doubles."""
+    """How a step grows with the time of its host, and of attention, as a logarithm to base 2: 0 if the step stays as it
+    is when they take twice as long, 1 if it doubles."""
 
     host: Column
     attention: Column
