@@ -80,7 +80,8 @@ def distance_class(residual: LeftOut) -> str:
     size = "within the range" if not upper else f"at most {upper:g} doublings outside" if upper < np.inf else "farther"
     machine = "" if residual.machine_fitted else ", other machine"
     release = "" if residual.same_software else ", other release"
-    return f"{size}{machine}{release}"
+    number_format = "" if residual.distance.format_fitted else ", other format"
+    return f"{size}{number_format}{machine}{release}"
 
 
 def worst_rows(judged: Judged, every: Mapping[str, Row], fitted: Sequence[Row]) -> Iterator[str]:
