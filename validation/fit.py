@@ -38,15 +38,22 @@ ROOT = Path(__file__).parents[1]
 PUBLISHED = ROOT.parent / "shared" / "data" / "published" / "training_runs.csv.gz"
 MEGATRON = Path(__file__).parent / "megatron.csv"
 """Tables of Megatron's two papers."""
-TORCHTITAN = Path(__file__).parent / "torchtitan.csv"
-"""Tables of torchtitan's benchmarks, which only judge."""
+FSDP = Path(__file__).parent / "fsdp.csv"
+"""Tables of trainings with sharded data parallelism: torchtitan, KempnerForge, fms-fsdp and NeMo AutoModel."""
 CONSTANTS = ROOT / "src" / "trainyard" / "data" / "constants"
 NOISE = 0.05
 """Standard deviation of the logarithm of a measured step time."""
 PRIOR = 0.2
 """Standard deviation of a constant's logarithm around its prior. With 0.4, `matmul` and the links of Megatron on Hopper
 went to their limit of 1, and the rows fitted to were predicted no better."""
-_CERTAINTY = {"matmul": 0.5, "grouped": 2.0, "host_forward_s": 3.0, "host_backward_s": 3.0, "host_experts_s": 4.0}
+_CERTAINTY = {
+    "matmul": 0.5,
+    "grouped": 2.0,
+    "low_grouped": 2.0,
+    "host_forward_s": 3.0,
+    "host_backward_s": 3.0,
+    "host_experts_s": 4.0,
+}
 """Factor of the prior's standard deviation. Large 16-bit products attain nearly the same share of the peak under all
 software, and few rows of mixtures of experts separate them from grouped products, whose share differs by library. The
 host's time for a layer differs by processor, library and compilation."""
@@ -59,11 +66,11 @@ _SMALL = 0.01
 FEWEST = 3
 """Fewest rows that constants are fitted to."""
 _UNSEEN = {
-    "dense": {"grouped", "dispatch", "host_experts_s"},
+    "dense": {"grouped", "low_grouped", "dispatch", "host_experts_s"},
     "sequential": {"dispatch_units"},
     "flash": {"scores", "host_plain_s"},
     "unfused": {"attention", "attention_length", "attention_channels", "attention_backward"},
-    "16 bit": {"low_matmul"},
+    "16 bit": {"low_matmul", "low_grouped"},
     "whole": {"adapted"},
     "attention": {"scan"},
     "resident": {"host_link", "host_update"},
@@ -76,12 +83,17 @@ _ATTENTION_HOPPER = {"attention": 0.6, "attention_channels": 56.0}
 2391). Without a mask 497 TFLOP/s with heads of 64 channels, 648 with 128 (arXiv:2407.08608, figure 5)."""
 
 
+_CUDA_GRAPHS = {"host_forward_s": 1e-3, "host_backward_s": 1e-3, "host_experts_s": 1e-3}
+"""The host's time for a layer whose kernels it launches as a CUDA graph, as in NVIDIA's recipes for Blackwell: assumed,
+and less than on Hopper."""
+
+
 class Fit(NamedTuple):
     """A set of constants: the rows of these devices and of this software, or of `also`. `parent`: the set whose
     constants are the centre of the prior; if empty, these are the assumed ones. `products`: the set whose `matmul` is
-    its centre instead; `kernels`: constants whose centre was measured in kernels alone. `prior`: standard deviation of
-    a constant's logarithm around its centre; wider for a set whose hundreds of rows identify its constants, and for
-    devices of which no product was measured."""
+    its centre instead; `centres`: constants with a centre of their own, as those that were measured in kernels alone.
+    `prior`: standard deviation of a constant's logarithm around its centre; wider for a set whose hundreds of rows
+    identify its constants, and for devices of which no product was measured."""
 
     name: str
     description: str
@@ -90,7 +102,7 @@ class Fit(NamedTuple):
     parent: str = ""
     also: tuple[str, ...] = ()
     products: str = ""
-    kernels: Mapping[str, float] = {}
+    centres: Mapping[str, float] = {}
     prior: float = PRIOR
 
     def wanted(self, row: Row) -> bool:
@@ -104,13 +116,18 @@ FITS = (
         "megatron-21", prior=0.4),
     Fit("ampere-megatron-deepspeed", "Megatron-DeepSpeed of 2022 on A100.", AMPERE, "megatron-deepspeed",
         parent="ampere-megatron-21"),
-    Fit("ampere-fsdp", "Sharded data parallelism on A100, eager, with fused attention.", AMPERE, "fsdp"),
-    Fit("hopper-fsdp", "Sharded data parallelism on H100, eager, with fused attention.", HOPPER, "fsdp",
-        parent="ampere-fsdp"),
+    Fit("ampere-fsdp-23", "PyTorch's FSDP of 2023 on A100, eager.", AMPERE, "fsdp-23"),
+    Fit("ampere-fsdp", "PyTorch's FSDP since 2024 on A100.", AMPERE, "fsdp", parent="ampere-fsdp-23",
+        also=("fsdp-25",)),
+    Fit("hopper-fsdp-23", "PyTorch's FSDP of 2023 on H100, eager.", HOPPER, "fsdp-23", parent="ampere-fsdp-23"),
+    Fit("hopper-fsdp-25", "PyTorch's FSDP of 2024 and 2025 on Hopper, compiled, with FlashAttention-2.", HOPPER,
+        "fsdp-25", parent="ampere-fsdp"),
+    Fit("hopper-fsdp", "PyTorch's FSDP of 2026 on Hopper, compiled.", HOPPER, "fsdp", parent="hopper-fsdp-25",
+        centres={**_ATTENTION_HOPPER, "attention_backward": 2.9, "overlap": 0.9}),
     Fit("hopper-megatron", "Megatron Core on Hopper.", HOPPER, "megatron", also=("megatron-25",),
-        products="hopper-fsdp", kernels=_ATTENTION_HOPPER),
+        products="hopper-fsdp-23", centres=_ATTENTION_HOPPER),
     Fit("blackwell-megatron-25", "Megatron Core on Blackwell, before June 2026.", BLACKWELL, "megatron-25",
-        parent="hopper-megatron"),
+        parent="hopper-megatron", centres=_CUDA_GRAPHS),
     Fit("blackwell-megatron", "Megatron Core on Blackwell, since June 2026.", BLACKWELL, "megatron",
         parent="blackwell-megatron-25"),
     Fit("cdna3", "Megatron and sharded data parallelism on MI300X.", ("mi300x",), "megatron", also=("fsdp",)),
@@ -214,7 +231,7 @@ def fit_all(every: Sequence[Row], starts: Mapping[str, Fitted] | None = None) ->
             continue
         parent, known = fitted.get(target.parent), (starts or {}).get(target.name)
         centre = parent.constants if parent else assumed(machines.load(chosen[0].machine))
-        centre = centre._replace(**target.kernels)
+        centre = centre._replace(**target.centres)
         if products := fitted.get(target.products):
             centre = centre._replace(matmul=products.constants.matmul)
         if known and (known.rows, known.centre) == (chosen, centre):
@@ -266,6 +283,11 @@ def write(constants: ConstantSet) -> str:
     return toml.dumps(msgspec.to_builtins(constants), f"{constants.description} Written by `python -m validation.fit`.")
 
 
+def published() -> list[Row]:
+    """The rows of all files that are there."""
+    return [row for path in (PUBLISHED, MEGATRON, FSDP) if path.is_file() for row in rows.read(path)]
+
+
 def usable(every: Sequence[Row]) -> list[Row]:
     """The rows that can be represented and have a step time."""
     return [row for row in every if not row.reason and row.seconds]
@@ -274,7 +296,7 @@ def usable(every: Sequence[Row]) -> list[Row]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.parse_args()
-    every = [row for row in usable([*rows.read(PUBLISHED), *rows.read(MEGATRON)]) if is_fitted(row)]
+    every = [row for row in usable(published()) if is_fitted(row)]
     for name, fitted in fit_all(every).items():
         (CONSTANTS / f"{name}.toml").write_text(write(constant_set(fitted)), "utf-8")
         print(name)

@@ -156,7 +156,7 @@ def table(by_source: dict[str, list[Pair]]) -> Table:
 
 def main() -> int:
     try:
-        every = [row for path in (fit.PUBLISHED, fit.MEGATRON) if path.is_file() for row in fit.usable(rows.read(path))]
+        every = fit.usable(fit.published())
     except TrainyardError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -98,7 +98,7 @@ def predict_left_out(
     rest = [row for row in every if getattr(row, split) != name]
     left = [row for row in every if getattr(row, split) == name]
     if not with_rates:
-        left = [replace(row, sustained={}) for row in left]
+        left = [replace(row, differs=msgspec.structs.replace(row.differs, sustained={})) for row in left]
     fitted = fit.fit_all(rest, whole)
     sets = [fit.constant_set(known) for known in fitted.values()]
     largest = max(map(ranks_of, rest))
@@ -163,7 +163,7 @@ def read(path: Path = RESIDUALS) -> list[LeftOut]:
 
 
 def main() -> int:
-    every = [row for row in fit.usable([*rows.read(fit.PUBLISHED), *rows.read(fit.MEGATRON)]) if is_used(row)]
+    every = [row for row in fit.usable(fit.published()) if is_used(row)]
     whole = fit.fit_all(every)
     residuals: list[LeftOut] = []
     for split in ("owner", "machine"):

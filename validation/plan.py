@@ -190,7 +190,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=None, help="a file with the columns of the published one")
     chosen = parser.parse_args().rows
-    paths = [chosen] if chosen else [path for path in (fit.PUBLISHED, fit.MEGATRON, fit.TORCHTITAN) if path.is_file()]
+    paths = [chosen] if chosen else [path for path in (fit.PUBLISHED, fit.MEGATRON, fit.FSDP) if path.is_file()]
     try:
         every = [row for path in paths for row in rows.read(path)]
         figures = validate(every, known=chosen is None)

@@ -11,7 +11,7 @@ import gzip
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import gcd, isfinite, prod
 from pathlib import Path
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from trainyard import machine as machines
 from trainyard.errors import BadFile
-from trainyard.machine import Claim, Machine
+from trainyard.machine import Machine
 from trainyard.model import Model
 from trainyard.models import presets
 from trainyard.predict.economics import step_cost
@@ -31,7 +31,7 @@ from trainyard.predict.inputs.cases import ACTIVATION_CHECKPOINTS, PLAIN, module
 from trainyard.predict.memory import framework_memory
 from trainyard.predict.memory.framework_memory import USABLE
 from trainyard.predict.pipeline import partition, schedules
-from validation.sources import source
+from validation.sources import SourceMachine, source
 
 COLUMNS = (
     "id", "source_url", "model", "params_b", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq",
@@ -44,8 +44,8 @@ COLUMNS = (
 class Row:
     """One configuration. `columns`: the arguments of `cases.build`, empty if the configuration is unsupported for
     `reason`; `seconds`: of a step, 0 if only memory was measured; `peak_bytes`: of memory, 0 if not measured;
-    `possibilities`: values of columns that the source leaves open, one of which `columns` has; `sustained`: rates of
-    products that the source measured on its machine, by dtype."""
+    `possibilities`: values of columns that the source leaves open, one of which `columns` has; `differs`: how its
+    machine differs from trainyard's file."""
 
     id: str
     source: str
@@ -61,7 +61,7 @@ class Row:
     notes: str
     reason: str = ""
     possibilities: tuple[dict[str, float], ...] = ()
-    sustained: Mapping[str, Claim] = field(default_factory=dict)
+    differs: SourceMachine = field(default_factory=SourceMachine)
 
     @property
     def owner(self) -> str:
@@ -82,7 +82,7 @@ MACHINES = {
     "TPUv5p": "tpu-v5p", "TPU v6e": "tpu-v6e", "TPUv6e": "tpu-v6e", "V100-16GB": "v100-16gb", "V100": "v100-32gb",
 }  # fmt: skip
 """Name of a device in sources -> trainyard's machine file."""
-_GATED = ("llama", "qwen", "mistral", "mixtral", "deepseek", "gpt-oss", "yi-", "olmo", "gemma", "grok", "phi")
+_GATED = ("llama", "qwen", "mistral", "mixtral", "deepseek", "gpt-oss", "yi-", "olmo", "gemma", "grok", "phi", "kimi")
 _UNTIED = (*_GATED, "nemotron")
 _LATENT = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 128}
 _KNOWN: dict[str, dict[str, float]] = {
@@ -100,6 +100,8 @@ _KNOWN: dict[str, dict[str, float]] = {
     "gpt3-23b": {"layers": 28, "width": 8192, "heads": 64, "kv_heads": 64, "ffn": 32768, "seq_len": 2048},
     "gpt3-46b": {"layers": 56, "width": 8192, "heads": 64, "kv_heads": 64, "ffn": 32768, "seq_len": 2048},
     "gpt3-175b": {"seq_len": 2048},
+    "kimi-k2": {**_LATENT, "width": 7168, "heads": 64, "kv_heads": 64, "ffn": 18432, "vocab": 163840, "experts": 384,
+                "active_experts": 8, "moe_ffn_hidden_size": 2048, "shared_experts": 1, "dense_layers": 1},
     "llama2-7b": {"seq_len": 4096},
     "bloom": {"vocab": 250880},
 }  # fmt: skip
@@ -171,12 +173,14 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
     first, notes = lines[0], "; ".join(dict.fromkeys(line["notes"] for line in lines))
     values = {key: _first(line[key] for line in lines) for key in COLUMNS}
     machine, origin = MACHINES.get(values["accelerator"], ""), source(_source(first["source_url"]))
+    differs = origin.machines.get(machine, SourceMachine())
+    per_node = differs.per_node or _nodes_of(machine)
     columns: dict[str, float] = {}
     possibilities: tuple[dict[str, float], ...] = ()
     seconds, reason = 0.0, ""
     try:
         _refuse_unclear(first["source_url"], notes)
-        columns = _columns(values, notes) | origin.states
+        columns = _columns(values, notes, per_node) | origin.states
         interleaves = _interleaves(name, notes, columns)
         columns |= interleaves[0] if interleaves else {}
         seconds = _seconds(lines, columns, values, notes)
@@ -200,8 +204,8 @@ def _row(name: str, lines: list[dict[str, str]]) -> Row:
     return Row(
         id=name, source=origin.name, accelerator=values["accelerator"], kind=_kind(columns),
         machine=machine, software=origin.software or _software(values, columns, notes), precision=low, columns=columns,
-        fabric=_fabric(notes, machine), seconds=seconds, peak_bytes=peak * unit, notes=notes, reason=reason,
-        possibilities=possibilities, sustained=origin.sustained.get(machine, {}),
+        fabric=_fabric(notes, per_node), seconds=seconds, peak_bytes=peak * unit, notes=notes, reason=reason,
+        possibilities=possibilities, differs=differs,
     )  # fmt: skip
 
 
@@ -323,7 +327,7 @@ def _number(values: dict[str, str], key: str, default: float | None = None) -> f
     return default
 
 
-def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
+def _columns(values: dict[str, str], notes: str, per_node: int) -> dict[str, float]:
     model = values["model"].lower()
     hybrid = _HYBRIDS.get(model)
     if hybrid is None and any(word in model for word in _STATE_SPACES):
@@ -332,7 +336,7 @@ def _columns(values: dict[str, str], notes: str) -> dict[str, float]:
         raise _Refused("a model of text and images")
     known = next((dims for name, dims in _KNOWN.items() if model.startswith(name)), {})
     columns = _preset(hybrid) if hybrid else PLAIN | _model(values, model, known)
-    columns |= _layout(values, notes)
+    columns |= _layout(values, notes, per_node)
     ends = float(partition.counted("uneven", columns["layers"], columns["pp"] * columns["interleave"]))
     columns |= {"first_less": ends, "last_less": ends}
     columns["schedule"] = float(schedules.SCHEDULES.index("interleaved")) if columns["interleave"] > 1 else 0.0
@@ -381,7 +385,7 @@ def _dense_layers(values: dict[str, str], known: dict[str, float]) -> float:
     return known.get("dense_layers", 0.0) if layers > 8 else min(known.get("dense_layers", 0.0), 1.0)
 
 
-def _layout(values: dict[str, str], notes: str) -> dict[str, float]:
+def _layout(values: dict[str, str], notes: str, per_node: int) -> dict[str, float]:
     if "config ambiguous" in notes:
         raise _Refused("the source does not identify the configuration")
     if not values["tp"] and not values["pp"] and not values["zero_or_fsdp"]:
@@ -451,6 +455,7 @@ def _recipe(values: dict[str, str], notes: str, layout: dict[str, float]) -> dic
         "recompute_modules": module_bits(
             modules or (["core_attn"] if activation_checkpoint == 1 and not sharded else [])
         ),
+        "mlp_adapters": _RANK if f"{_LORA} on all matrices" in notes else 0.0,
         "adapters": _RANK if _LORA in notes or "lora" in values["model"].lower() else 0.0,
     }  # fmt: skip
 
@@ -510,9 +515,8 @@ def _ranks_of(machine: str) -> int:
     return machines.load(machine).device.ranks if machine in machines.known() else 1
 
 
-def _fabric(notes: str, machine: str) -> float:
+def _fabric(notes: str, per_node: int) -> float:
     """Bytes/s of a device to other nodes, if the notes give it; else 0."""
-    per_node = _nodes_of(machine)
     if ports := _PORTS.search(notes):
         return float(ports[1]) * float(ports[2]) * 1e9 / 8 / per_node
     if node := _NODE.search(notes):
@@ -521,9 +525,17 @@ def _fabric(notes: str, machine: str) -> float:
 
 
 def machine_of(row: Row) -> Machine:
-    """The machine of a row, with the rates of products that its source measured."""
-    machine = machines.load(row.machine)
-    return replace(machine, device=replace(machine.device, sustained=dict(row.sustained)))
+    """The machine of a row, as its source has it. With less power its clock, and so its peaks, are lower by the cube
+    root of the ratio: the power of switching grows with the clock and the square of the voltage, which follows it."""
+    machine, differs = machines.load(row.machine), row.differs
+    device = machine.device
+    if differs.power and device.power:
+        clock = (differs.power.value / device.power.value) ** (1 / 3)
+        peak = {dtype: replace(claim, value=clock * claim.value) for dtype, claim in device.peak.items()}
+        device = replace(device, peak=peak)
+    bandwidth, sustained = differs.bandwidth or device.bandwidth, dict(differs.sustained)
+    device = replace(device, bandwidth=bandwidth, sustained=sustained)
+    return replace(machine, device=device, per_node=differs.per_node or machine.per_node)
 
 
 def precision_of(precision: str, machine: Machine) -> tuple[str, str]:

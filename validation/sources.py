@@ -14,6 +14,17 @@ from trainyard.machine import Claim
 _FILE = Path(__file__).parent / "sources.toml"
 
 
+class SourceMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a machine of a source differs from trainyard's file. `per_node`: devices per node, 0 if as in the file;
+    `bandwidth`: of the device's memory, if another; `power`: limit of a device, if it is lower; `sustained`: rates of
+    large matrix products that the source measured, by dtype."""
+
+    per_node: int = 0
+    bandwidth: Claim | None = None
+    power: Claim | None = None
+    sustained: dict[str, Claim] = {}
+
+
 class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A source of published rows, as documented in sources.toml."""
 
@@ -23,7 +34,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     reason: str
     software: str = ""
     states: dict[str, float] = {}
-    sustained: dict[str, dict[str, Claim]] = {}
+    machines: dict[str, SourceMachine] = {}
 
 
 @cache

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from trainyard.report.render.terminal import print_table
 from trainyard.report.view.view import Column, Table
-from validation import fit, left_out, rows
+from validation import fit, left_out
 
 
 class WithRates(NamedTuple):
@@ -31,10 +31,9 @@ class WithRates(NamedTuple):
 
 def predict() -> Iterator[WithRates]:
     """Each owner of a source with sustained rates."""
-    published = fit.usable([*rows.read(fit.PUBLISHED), *rows.read(fit.MEGATRON)])
-    every = [row for row in published if left_out.is_used(row)]
+    every = [row for row in fit.usable(fit.published()) if left_out.is_used(row)]
     whole = fit.fit_all(every)
-    for owner in sorted({row.owner for row in every if row.sustained}):
+    for owner in sorted({row.owner for row in every if row.differs.sustained}):
         errors = [
             [
                 abs(float(np.expm1(-residual.log_ratio)))

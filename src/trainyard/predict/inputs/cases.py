@@ -233,6 +233,9 @@ class Cases:
     AdamW updates them."""
     reduce_bytes: Column
     """Bytes of a gradient in a reduction over data-parallel ranks."""
+    delays_reduction: Column
+    """1 if FSDP sums the gradients of micro-batches unsharded and reduces them once per step (`no_sync` of FSDP,
+    `set_requires_gradient_sync` of FSDP2), 0 if it reduces those of every micro-batch."""
     native: Column
     """1 if trainyard's own trainer runs the case, whose memory is modelled moment by moment, else 0."""
 
@@ -343,6 +346,7 @@ PLAIN = dict.fromkeys(
         "chunked_loss",
         "offloaded_layers",
         "updates_in_backward",
+        "delays_reduction",
         "muon_iterations",
         *_ADAPTERS,
         *_STATE_SPACE,

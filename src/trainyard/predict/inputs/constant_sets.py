@@ -24,13 +24,14 @@ _MAX_MATMUL_SHARE = 0.95
 
 
 class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """`devices`: names of the machines it applies to. `software`: the framework whose overheads it has: "fsdp" (eager
-    sharded data parallelism), "megatron" (Megatron Core of 2026), "megatron-25" (of 2025), "megatron-21" (of 2021,
-    whose attention writes its scores), or "megatron-deepspeed" (Megatron-DeepSpeed). `rows`: number of measurements it
-    was fitted to; `ranges`: kind of model (dense, experts, adapters) -> range of these; `moved_by`: constant -> number
-    of these that move it, by more than their noise within its prior; `parent`: the set whose constants are the centre
-    of the prior. `prediction_intervals`: kind of
-    model -> (low, high), the 80 % prediction interval of measured over predicted, from runs of the machine itself."""
+    """`devices`: names of the machines it applies to. `software`: the framework whose overheads it has: "fsdp"
+    (PyTorch's FSDP of 2026, compiled), "fsdp-25" (of 2024 and 2025), "fsdp-23" (of 2023, eager), "megatron" (Megatron
+    Core of 2026), "megatron-25" (of 2025), "megatron-21" (of 2021, whose attention writes its scores), or
+    "megatron-deepspeed" (Megatron-DeepSpeed). `rows`: number of measurements it was fitted to; `ranges`: kind of model
+    (dense, experts, adapters) -> range of these; `moved_by`: constant -> number of these that move it, by more than
+    their noise within its prior; `parent`: the set whose constants are the centre of the prior.
+    `prediction_intervals`: kind of model -> (low, high), the 80 % prediction interval of measured over predicted, from
+    runs of the machine itself."""
 
     name: str
     description: str

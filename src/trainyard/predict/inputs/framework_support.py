@@ -318,7 +318,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     ),
     "deepspeed": Framework(
         display_name="DeepSpeed",
-        software="fsdp",
+        software="fsdp-23",
         keeps=Keeps(weight=2, gradient=2, state=12, splits_activations=False, ends="never", offload="state"),
         dtypes=("bfloat16", "float16", "float32"),
         offers=PipelineSupport(("1f1b",)),

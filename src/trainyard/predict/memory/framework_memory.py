@@ -118,9 +118,7 @@ def of_stage(cases: Cases, first: bool, layer: LayerMemory | None = None) -> Mem
     weight_bytes = _weight_bytes(cases, layer.weights, count_kept)
     return MemoryParts(
         parameters=np.where(all_offloaded, 0.0, weight_bytes),
-        gradients=np.where(
-            all_offloaded, 0.0, _kept_gradients(cases, layer.trained, count_kept) * cases.gradient_bytes
-        ),
+        gradients=np.where(all_offloaded, 0.0, _gradient_bytes(cases, layer.trained, count_kept)),
         optimizer=np.where(state_offloaded, 0.0, _state_bytes(cases, layer.trained, count_kept)),
         activations=_activations(cases, layer, (stage_layers, dense, routed), first),
         logits=np.zeros(1)
@@ -130,6 +128,20 @@ def of_stage(cases: Cases, first: bool, layer: LayerMemory | None = None) -> Mem
         + np.where(all_offloaded, weight_bytes / stage_layers, 0.0)
         + cases.quantised * cases.width * cases.ffn / cases.tp * cases.width_bytes,  # one dequantised matrix
     )
+
+
+_NO_STAGE = 4
+"""A ZeRO stage that shards nothing."""
+
+
+def _gradient_bytes(cases: Cases, trained: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+    """Bytes of the gradients on a rank. Those that are reduced once per step are summed unsharded, in the format of the
+    reduction. `count_kept`: (ZeRO stage, weights) -> those on a rank."""
+    kept_bytes = _kept_gradients(cases, trained, count_kept) * cases.gradient_bytes
+    if not (cases.delays_reduction > 0).any():
+        return kept_bytes
+    are_summed = (cases.delays_reduction > 0) & (cases.accumulate > 1)
+    return np.where(are_summed, count_kept(_NO_STAGE, trained) * cases.reduce_bytes, kept_bytes)
 
 
 def _kept_gradients(cases: Cases, trained: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:

@@ -92,7 +92,10 @@ def decode_seconds(model: Model, machine: MachineModel, tp: int, batch: Column) 
     running = column(batch)
     # Products of few rows are bound by reading weights: how their rate falls with rows, and the share of grouped
     # products, are fitted to the many rows of training, if the machine's own products were not probed.
-    hardware, tuned = machine.hardware, machine.values._replace(bandwidth=WEIGHT_BANDWIDTH.value, grouped=1.0)
+    hardware, tuned = (
+        machine.hardware,
+        machine.values._replace(bandwidth=WEIGHT_BANDWIDTH.value, grouped=1.0, low_grouped=1.0),
+    )
     tuned = tuned if hardware.has_probed_products else tuned._replace(rows=0.0)
     step = _cases(model, tp, running, 1)
     if model.experts:

@@ -14,6 +14,7 @@ from trainyard import units
 from trainyard.job import Job
 from trainyard.machine import Machine
 from trainyard.predict.inputs import layout_space
+from trainyard.predict.inputs.constant_sets import family_of
 from trainyard.predict.search import offload_variants, remedies, search_space
 from trainyard.predict.search.search_space import Runnable, SearchSpace
 
@@ -41,7 +42,7 @@ def find_baseline(space: SearchSpace, machine: Machine, refuses: Callable[[Job],
 def _plain_name(space: SearchSpace) -> str:
     """The plain data parallelism of the framework, which may not shard weights."""
     stages = space.sizes.layouts.columns["zero"][_plain_layouts(space)]
-    return "FSDP or DDP" if 3 in stages and space.framework.software == "fsdp" else "DDP or ZeRO-1"
+    return "FSDP or DDP" if 3 in stages and family_of(space.framework.software) == "fsdp" else "DDP or ZeRO-1"
 
 
 def _plain_layouts(space: SearchSpace) -> npt.NDArray[np.bool_]:

@@ -83,6 +83,11 @@ def _gathers_per_micro_batch(cases: Cases) -> np.ndarray:
     return (cases.is_sharded > 0) & (cases.zero >= 2) & (cases.pp == 1)
 
 
+def _reductions_per_micro_batch(cases: Cases) -> Column:
+    """Reductions of the gradients per micro-batch: 1, or one per step."""
+    return np.where(cases.delays_reduction > 0, 1 / np.maximum(cases.accumulate, 1.0), 1.0)
+
+
 class Sharded(NamedTuple):
     """Communication of one layer and micro-batch: weights gathered in the forward pass and again in the backward pass,
     and gradients scattered. If weights are offloaded, `forward_copy` and `backward_copy` copy them from the host
@@ -132,14 +137,23 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
     gathered_s = time_exchange(*gathered_bytes(cases, weights), "all_gather")
     common, expert = layer_weights(cases, weights.trained(cases))
     scattered_s = time_exchange(common * cases.reduce_bytes, expert * cases.reduce_bytes, "reduce_scatter")
+    reductions = _reductions_per_micro_batch(cases)
     regathered_s = np.where(cases.zero >= 3, gathered_s, 0.0)
     if not (cases.offload == offload.ALL).any():
         forward_gather = overlap(tuned, gathered_s, forward_s)
         backward_gather, scatter = overlap_in_sequence(tuned, (regathered_s, scattered_s), backward_s)
+        if (reductions < 1).any():  # without gradients to scatter, the gathers have all compute to overlap with
+            alone = overlap(tuned, regathered_s, backward_s)
+            backward_gather = Exposed(
+                *(
+                    reductions * last + (1 - reductions) * other
+                    for last, other in zip(backward_gather, alone, strict=True)
+                )
+            )
         return NOT_SHARDED._replace(
             forward_gather=_expose_first_layer(cases, forward_gather),
             backward_gather=backward_gather,
-            gradient_scatter=_expose_first_layer(cases, scatter),
+            gradient_scatter=_expose_first_layer(cases, scatter.times(reductions)),
         )
     owned_parameters, _ = count_owned_parameters(cases, hardware)  # of a layer, on a rank
     offloads = gathers & (cases.offload == offload.ALL)
@@ -190,7 +204,9 @@ def sharded_ends(
     weights = shapes.weights(cases)
     return NOT_SHARDED._replace(
         forward_gather=exchange(weights, cases.width_bytes, "all_gather", last_forward_s),
-        gradient_scatter=exchange(weights.trained(cases), cases.reduce_bytes, "reduce_scatter", last_backward_s),
+        gradient_scatter=exchange(weights.trained(cases), cases.reduce_bytes, "reduce_scatter", last_backward_s).times(
+            _reductions_per_micro_batch(cases)
+        ),
     )
 
 

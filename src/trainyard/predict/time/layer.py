@@ -37,8 +37,8 @@ _REFERENCE_HEAD_CHANNELS = 128
 """Channels of a head with which attention attains the share `Constants.attention`."""
 _SPLIT_ATTENTION_MATRICES = 4.0
 """Matrices of attention that are quantised separately: of queries, keys, values and the output."""
-_PERMUTED_WIDTHS = 3.0
-"""Values, in units of `width`, moved per routed token to permute it to its expert and back."""
+_PERMUTED_WIDTHS = 2.0
+"""Values, in units of `width`, moved per routed token to permute it to its expert or back: read and written once."""
 
 
 class Phase(NamedTuple):
@@ -244,7 +244,8 @@ def _dispatch_seconds(cases: Cases, hardware: RankHardware, tuned: Constants) ->
 def time_experts(cases: Cases, hardware: RankHardware, tuned: Constants) -> tuple[Column, Column]:
     """(forward, backward) seconds of the products of the routed experts for a micro-batch. Grouped products of several
     experts are slower than one, and the rank whose experts get most tokens sets the time."""
-    rate_share = np.where(shapes.local_experts(cases) > 1, tuned.grouped, 1.0) / cases.rank_imbalance
+    grouped_share = np.where(cases.low_precision > 0, tuned.low_grouped, tuned.grouped)
+    rate_share = np.where(shapes.local_experts(cases) > 1, grouped_share, 1.0) / cases.rank_imbalance
     return products(
         hardware, tuned, shapes.expert_products(cases), cases.low_precision, shapes.all_trained(cases), rate_share
     )
