@@ -81,9 +81,10 @@ def table(trainings: Sequence[PublishedFineTuning]) -> Table:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, nargs="?", default=fit.PUBLISHED)
+    parser.add_argument("file", type=Path, nargs="?", help="default: all published rows")
     try:
-        every = rows.read(parser.parse_args().file)
+        file = parser.parse_args().file
+        every = rows.read(file) if file else fit.published()
     except TrainyardError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

@@ -60,7 +60,7 @@ def compare() -> Iterator[Compared]:
     """Each account of each trace."""
     for name, machine_name in MACHINES.items():
         device = machine.load(machine_name)
-        tuned = constant_sets.choose(device, "fsdp").values()
+        tuned = constant_sets.choose(device, "fsdp-23").values()  # eager, as the traces
         forward, _ = layer.layer(_case(), hardware.of_machine(device, "bfloat16"), tuned)
         measured = measure_files([TRACES / name], engine="serial").comparable.mean.by_account()
         measured_ms = {str(account): time_ns / 1e6 for account, time_ns in measured.items()}

@@ -113,7 +113,7 @@ def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
         prediction_intervals=dict.fromkeys(model_kinds, machine.prediction_interval)
         if machine.prediction_interval
         else {},
-        constants={name: claim.value for name, claim in machine.calibration.items()},
+        constants=_assumed_of_vendor(machine) | {name: claim.value for name, claim in machine.calibration.items()},
     )
 
 
@@ -184,6 +184,9 @@ _WHOLE_STEP_COMPILERS = frozenset(("aws", "google"))
 _NO_HOST_S = dict.fromkeys(("host_forward_s", "host_backward_s", "host_experts_s", "host_collective_s"), 1e-9)
 """Host times of a layer in such a program, which the host launches as a whole."""
 
+_HIDDEN_ON_HOST = {"overlap": 0.55}
+"""Communication of CPUs runs on the cores that compute, so that less of it is hidden."""
+
 
 def assumed(machine: Machine) -> Constants:
     """The constants of a machine before anything is fitted."""
@@ -192,5 +195,10 @@ def assumed(machine: Machine) -> Constants:
 
 def _assumed_of_device(machine: Machine) -> dict[str, float]:
     """Constants of a device, by name, that differ from those of any device before anything is fitted."""
+    return _assumed_of_vendor(machine) | _measured_matmul_shares(machine)
+
+
+def _assumed_of_vendor(machine: Machine) -> dict[str, float]:
+    """Those of `_assumed_of_device` that follow from the vendor."""
     host_s = _NO_HOST_S if machine.device.vendor in _WHOLE_STEP_COMPILERS else {}
-    return {**host_s, **_measured_matmul_shares(machine)}
+    return host_s | (_HIDDEN_ON_HOST if machine.device.vendor == "cpu" else {})

@@ -189,7 +189,7 @@ def intervals_of(model: MachineModel, cases: Cases) -> list[Interval]:
     oversubscribed or collectives choose from more algorithms than rings and trees, if Muon updates its weights, if
     ranks get unequal numbers of tokens for their experts, if its machine file has other rates than its device, if few
     rows or none of its kind of model and software were fitted, or if they are too far from it. All fitted rows with
-    adapters have them on attention's matrices of dense decoders, in 8 or 16 bits."""
+    adapters are dense decoders in 8 or 16 bits, those of a single source with adapters on MLPs too."""
     rows = [cases.take(np.array([row])) for row in range(len(cases))]
     intervals = [_interval_at_any_distance(model, case) for case in rows]
     if None not in intervals:
@@ -247,8 +247,10 @@ def _unlike_fitted(model: MachineModel, case: Cases) -> str:
         return "no training with a stated imbalance of experts was fitted"
     if float(case.quantised[0]):
         return "no training with 4-bit weights was fitted"
-    if float(case.mlp_adapters[0]) or float((case.adapters * case.experts)[0]):
-        return "adapters were only fitted on attention's matrices of dense decoders"
+    if float((case.adapters * case.experts)[0]):
+        return "adapters were only fitted in dense decoders"
+    if float(case.mlp_adapters[0]):
+        return "adapters on MLPs were only fitted to trainings of one source"
     return ""
 
 
