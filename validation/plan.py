@@ -190,9 +190,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=Path, default=None, help="a file with the columns of the published one")
     chosen = parser.parse_args().rows
-    paths = [chosen] if chosen else [path for path in (fit.PUBLISHED, fit.MEGATRON, fit.FSDP) if path.is_file()]
     try:
-        every = [row for path in paths for row in rows.read(path)]
+        every = rows.read(chosen) if chosen else fit.published()
         figures = validate(every, known=chosen is None)
     except TrainyardError as error:
         print(f"error: {error}", file=sys.stderr)

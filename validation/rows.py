@@ -404,7 +404,7 @@ def _layout(values: dict[str, str], notes: str, per_node: int) -> dict[str, floa
     interleave = float(stages[1] or stages[2]) if stages and pp > 1 else 1.0
     shard = dp if divided else 1.0
     if zero.startswith("hsdp"):  # default: weights are sharded within a node, and replicated over nodes
-        shard = gcd(int(dp), max(1, _nodes_of(MACHINES.get(values["accelerator"], "")) // int(tp * cp)))
+        shard = gcd(int(dp), max(1, per_node // int(tp * cp)))
     return {
         "dp_replicate": dp / shard, "dp_shard": shard, "tp": tp, "cp": cp, "pp": pp,
         "ep": ep, "interleave": max(interleave, 1.0), "is_sharded": float(divided),

@@ -206,7 +206,7 @@ def test_errors_of_megatrons_tables() -> None:
 
 
 def test_tables_of_fsdp_are_represented() -> None:
-    """Each source has its owner, and its mean error, fitted rows included, stays below a limit."""
+    """Each source has its owner; the mean error of each kind of model, fitted rows included, stays below a limit."""
     every = rows.read(fit.FSDP)
     assert not [row.id for row in every if row.reason]
     errors: dict[tuple[str, str], list[float]] = {}
@@ -215,11 +215,14 @@ def test_tables_of_fsdp_are_represented() -> None:
         expected, seconds = fit.predicted([row], constants)
         errors.setdefault((row.owner, row.kind), []).append(abs(float(expected[0] / seconds[0] - 1)))
     assert {key: len(each) for key, each in errors.items()} == {
-        ("torchtitan", "dense"): 34, ("kempner", "dense"): 26, ("fms-fsdp", "dense"): 6,
+        ("torchtitan", "dense"): 34, ("kempner", "dense"): 25, ("fms-fsdp", "dense"): 6,
         ("nemo-automodel", "experts"): 10, ("nemo-automodel", "hybrid"): 2, ("nemo-automodel", "adapters"): 6,
     }  # fmt: skip
-    limits = {("torchtitan", "dense"): 0.06, ("kempner", "dense"): 0.09, ("nemo-automodel", "adapters"): 0.05}
-    assert all(np.mean(errors[key]) < limit for key, limit in limits.items())
+    limits = {
+        ("torchtitan", "dense"): 0.06, ("kempner", "dense"): 0.08, ("fms-fsdp", "dense"): 0.09,
+        ("nemo-automodel", "experts"): 0.17, ("nemo-automodel", "adapters"): 0.05,
+    }  # fmt: skip
+    assert {key: np.mean(errors[key]) for key, limit in limits.items() if np.mean(errors[key]) > limit} == {}
 
 
 def test_a_source_may_have_another_machine_than_the_file(tmp_path: Path) -> None:
@@ -234,8 +237,12 @@ def test_a_source_may_have_another_machine_than_the_file(tmp_path: Path) -> None
     )
     assert (rows.machine_of(forge).per_node, machines.load("h200").per_node) == (4, 8)
     assert forge.columns["delays_reduction"] == 1
-    (other,) = rows.read(write(tmp_path / "x.csv", [line("a", "step_s", "1")]))
+    kempner = "https://github.com/KempnerInstitute/KempnerForge"
+    replicas = {"tp": "1.0", "dp": "16.0", "zero_or_fsdp": "hsdp", "accelerator": "H200"}
+    lines = [line("a", "step_s", "1"), line("b", "step_s", "9", source_url=kempner, **replicas)]
+    other, hybrid = rows.read(write(tmp_path / "x.csv", lines))
     assert rows.machine_of(other) == machines.load(other.machine)
+    assert (hybrid.columns["dp_replicate"], hybrid.columns["dp_shard"]) == (4, 4)
 
 
 @pytest.mark.skipif(not PUBLISHED.is_file(), reason="the published measurements are not next to the checkout")

@@ -302,7 +302,7 @@ def test_the_screen_names_the_framework(capsys: pytest.CaptureFixture[str]) -> N
         (["gpt3-175b", "--machine", "trn2", "--devices", "512", "--batch", "1536", "--seq-len", "2048"],
          ["Trainium2", "trn1"]),
         (["mixtral-8x7b", "--machine", "h100", "--devices", "512", "--batch", "1024", "--seq-len", "4096",
-          "--for", "torchtitan"], ["experts", "FSDP", "h100"]),
+          "--for", "torchtitan"], ["experts", "FSDP", "h200"]),
     ],
 )  # fmt: skip
 def test_the_reason_names_the_machines_and_the_software_of_the_constants(

@@ -47,6 +47,16 @@ def seconds(case: Cases, account: str) -> float:
     return sum(float(np.ravel(line.seconds + line.hidden)[0]) for line in lines if line.account == account)
 
 
+def exposed_gather(case: Cases) -> float:
+    """Exposed seconds of the gathers of the backward pass."""
+    lines = step.step(case, HARDWARE, Constants()).lines
+    return sum(
+        float(np.ravel(line.seconds)[0])
+        for line in lines
+        if (line.account, line.phase) == ("comm/all_gather@dp_shard", "backward")
+    )
+
+
 @given(ranks=st.sampled_from([8, 64, 512]), micro_batches=st.integers(1, 16), tp=st.sampled_from([1, 4]))
 def test_a_delayed_reduction_is_one_per_step_and_never_slower(ranks: int, micro_batches: int, tp: int) -> None:
     case = build(ranks, micro_batches, tp)
@@ -55,6 +65,24 @@ def test_a_delayed_reduction_is_one_per_step_and_never_slower(ranks: int, micro_
     assert seconds(delayed(case), gather) == pytest.approx(seconds(case, gather))
     walls = [float(step.step(each, HARDWARE, Constants()).wall[0]) for each in (delayed(case), case)]
     assert walls[0] <= walls[1] * (1 + 1e-9)
+
+
+def test_gathers_without_a_scatter_have_all_compute_to_hide_in() -> None:
+    """Between 512 ranks, gathers take longer than a layer computes. They hide in all of its time, in the last
+    micro-batch with the scatter."""
+    case = build(512, 4)
+    nothing_to_scatter = replace(case, reduce_bytes=np.full(1, 1e-9))
+    last, usual, alone = (exposed_gather(each) for each in (delayed(case), case, nothing_to_scatter))
+    assert alone < usual
+    assert last == pytest.approx(usual / 4 + 3 * alone / 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("changed", [{"zero": 1}, {"is_sharded": 0}, {"pp": 4, "dp_shard": 16}, {"samples": 64}])
+def test_only_fsdp_with_several_micro_batches_delays(changed: dict[str, float]) -> None:
+    columns = {name: np.full(1, float(value)) for name, value in changed.items()}
+    case = replace(build(64, 4), **columns)
+    assert step.step(delayed(case), HARDWARE, Constants()).wall == step.step(case, HARDWARE, Constants()).wall
+    assert framework_memory.memory(delayed(case)).total == framework_memory.memory(case).total
 
 
 @pytest.mark.parametrize("tp", [1, 4])

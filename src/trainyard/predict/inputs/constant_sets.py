@@ -12,6 +12,7 @@ from importlib import resources
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from trainyard.errors import BadFile, BadInput, described
 from trainyard.formats import toml
@@ -25,8 +26,8 @@ _MAX_MATMUL_SHARE = 0.95
 
 class ConstantSet(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """`devices`: names of the machines it applies to. `software`: the framework whose overheads it has: "fsdp"
-    (PyTorch's FSDP of 2026, compiled), "fsdp-25" (of 2024 and 2025), "fsdp-23" (of 2023, eager), "megatron" (Megatron
-    Core of 2026), "megatron-25" (of 2025), "megatron-21" (of 2021, whose attention writes its scores), or
+    (PyTorch's FSDP of 2026), "fsdp-25" (of 2024 and 2025), "fsdp-23" (of 2023 and early 2024, eager), "megatron"
+    (Megatron Core of 2026), "megatron-25" (of 2025), "megatron-21" (of 2021, whose attention writes its scores), or
     "megatron-deepspeed" (Megatron-DeepSpeed). `rows`: number of measurements it was fitted to; `ranges`: kind of model
     (dense, experts, adapters) -> range of these; `moved_by`: constant -> number of these that move it, by more than
     their noise within its prior; `parent`: the set whose constants are the centre of the prior.
@@ -118,7 +119,7 @@ def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
 
 
 def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None = None) -> ConstantSet:
-    """The set of this device and software, or of another release of the software; else of this device with other
+    """The set of this device and software, or of the newest release of the software; else of this device with other
     software. For a device without a set: assumed values, with its own best matrix-product rate if that was measured.
     `software`: as in `ConstantSet`, such as `megatron-25`; `sets`: to choose from, instead of those in the package. A
     machine with constants of its own (`machine.calibration`) uses those."""
@@ -134,7 +135,7 @@ def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None =
         if candidate.software == software:
             return candidate
     if same_family:
-        return max(same_family, key=lambda candidate: (candidate.software == family, candidate.rows))
+        return max(same_family, key=_release)
     if sets_of_machine:
         return max(sets_of_machine, key=lambda candidate: candidate.rows)
     curve = machine.device.achieved.get("matmul")
@@ -148,6 +149,12 @@ def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None =
         source=curve.claim.source if curve and has_own_rate(machine) else "nobody",
         constants=_assumed_of_device(machine),
     )
+
+
+def _release(candidate: ConstantSet) -> tuple[float, int]:
+    """The year of a set's software, infinite for the newest release and 0 for a fork, and the number of its rows."""
+    _, has_suffix, suffix = candidate.software.partition("-")
+    return (float(suffix) if suffix.isdigit() else 0.0 if has_suffix else np.inf), candidate.rows
 
 
 def name_of_device(machine: Machine) -> str:

@@ -267,7 +267,7 @@ def _decoders_only(framework: str, write_decoder: Callable[[Job], str]) -> Calla
 FRAMEWORKS: Mapping[str, Framework] = {
     "trainyard": Framework(
         display_name="our own runner (trainyard run)",
-        software="fsdp",
+        software="fsdp-25",
         keeps=Keeps(weight=4, gradient=4, state=8, native=True, ends="never", offload="all", vocabulary=TO_TP),
         dtypes=("float32", "tf32", "bfloat16", "float16", "float8"),
         offers=PipelineSupport(schedules.SCHEDULES, lambda layers, stages: stages <= layers),
@@ -297,7 +297,7 @@ FRAMEWORKS: Mapping[str, Framework] = {
     ),
     "torchtitan": Framework(
         display_name="torchtitan",
-        software="fsdp",
+        software="fsdp-25",
         keeps=Keeps(
             weight=4,
             gradient=4,

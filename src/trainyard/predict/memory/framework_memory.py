@@ -80,7 +80,7 @@ def on_host(cases: Cases) -> Column:
     return np.maximum(first_weights, last_weights) * offload.host_bytes_per_weight(cases) + activation_bytes
 
 
-def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], Column]:
+def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int | None, Weights], Column]:
     """Returns a function (ZeRO stage, weights by kind) -> number of weights that a rank of the first or last stage
     keeps, [case], if data parallelism shards them from this ZeRO stage on: 1 for the optimizer state, 2 for gradients,
     3 for weights."""
@@ -93,11 +93,12 @@ def _count_kept_weights(cases: Cases, first: bool) -> Callable[[int, Weights], C
     shard = np.where(cases.is_sharded > 0, cases.dp_shard * cases.cp, 1.0)
     owners = np.where(cases.is_sharded > 0, _expert_ranks(cases), 1.0)
 
-    def count_kept(stage: int, layer_weights: Weights) -> Column:
-        """Weights on a rank; expert weights are sharded over the ranks that have the same experts."""
+    def count_kept(stage: int | None, layer_weights: Weights) -> Column:
+        """Weights on a rank; expert weights are sharded over the ranks that have the same experts. `stage`: None if
+        none are sharded."""
         ends = layer_weights.table * tables + cases.lead_parameters + cases.tail_parameters
         common = layer_count * layer_weights.shared + dense * layer_weights.dense + routed * layer_weights.routed + ends
-        expert, divided = routed * layer_weights.expert, cases.zero >= stage
+        expert, divided = routed * layer_weights.expert, cases.zero >= (np.inf if stage is None else stage)
         return common / np.where(divided, shard, 1.0) + expert / np.where(divided, owners, 1.0)
 
     return count_kept
@@ -130,21 +131,20 @@ def of_stage(cases: Cases, first: bool, layer: LayerMemory | None = None) -> Mem
     )
 
 
-_NO_STAGE = 4
-"""A ZeRO stage that shards nothing."""
-
-
-def _gradient_bytes(cases: Cases, trained: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+def _gradient_bytes(cases: Cases, trained: Weights, count_kept: Callable[[int | None, Weights], Column]) -> Column:
     """Bytes of the gradients on a rank. Those that are reduced once per step are summed unsharded, in the format of the
     reduction. `count_kept`: (ZeRO stage, weights) -> those on a rank."""
     kept_bytes = _kept_gradients(cases, trained, count_kept) * cases.gradient_bytes
     if not (cases.delays_reduction > 0).any():
         return kept_bytes
-    are_summed = (cases.delays_reduction > 0) & (cases.accumulate > 1)
-    return np.where(are_summed, count_kept(_NO_STAGE, trained) * cases.reduce_bytes, kept_bytes)
+    are_summed = (
+        (cases.delays_reduction > 0) & (cases.accumulate > 1) & (cases.offload != offload.ALL)
+        & (cases.is_sharded > 0) & (cases.zero >= 2) & (cases.pp == 1)
+    )  # fmt: skip
+    return np.where(are_summed, count_kept(None, trained) * cases.reduce_bytes, kept_bytes)
 
 
-def _kept_gradients(cases: Cases, trained: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+def _kept_gradients(cases: Cases, trained: Weights, count_kept: Callable[[int | None, Weights], Column]) -> Column:
     """Gradients that a rank keeps: those of the `trained` weights, or if the backward pass updates these, of the
     largest unit that FSDP reduces at once: a layer, the embedding, or the head. `count_kept`: (ZeRO stage, weights) ->
     those on a rank."""
@@ -164,7 +164,7 @@ def _kept_gradients(cases: Cases, trained: Weights, count_kept: Callable[[int, W
     return np.where(cases.updates_in_backward > 0, largest, kept)
 
 
-def _state_bytes(cases: Cases, trained: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+def _state_bytes(cases: Cases, trained: Weights, count_kept: Callable[[int | None, Weights], Column]) -> Column:
     """Bytes of the optimizer's state on a rank. With Muon, data parallelism divides whole matrices: a rank has at least
     the largest one. `count_kept`: (ZeRO stage, weights) -> those on a rank."""
     even_bytes = count_kept(1, trained) * cases.state_bytes
@@ -180,7 +180,7 @@ def _state_bytes(cases: Cases, trained: Weights, count_kept: Callable[[int, Weig
     return np.where(cases.muon_iterations > 0, np.maximum(muon_bytes, largest_bytes), even_bytes)
 
 
-def _weight_bytes(cases: Cases, weights: Weights, count_kept: Callable[[int, Weights], Column]) -> Column:
+def _weight_bytes(cases: Cases, weights: Weights, count_kept: Callable[[int | None, Weights], Column]) -> Column:
     """Bytes of the weights that a rank keeps: `weights` with their adapters, of which matrices may be in NF4. Data
     parallelism shards the quantisation constants like the matrices."""
     if not shapes.have_adapters(cases):

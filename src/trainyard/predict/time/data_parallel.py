@@ -35,6 +35,9 @@ class Exposed(NamedTuple):
     def times(self, factor: Column | float) -> Exposed:
         return Exposed(self.seconds * factor, self.hidden * factor)
 
+    def plus(self, other: Exposed) -> Exposed:
+        return Exposed(self.seconds + other.seconds, self.hidden + other.hidden)
+
 
 def overlap(tuned: Constants, communication_s: Column, compute_s: Column) -> Exposed:
     """Hides the fraction `tuned.overlap` of the shorter of two durations in seconds under the longer."""
@@ -84,8 +87,9 @@ def _gathers_per_micro_batch(cases: Cases) -> np.ndarray:
 
 
 def _reductions_per_micro_batch(cases: Cases) -> Column:
-    """Reductions of the gradients per micro-batch: 1, or one per step."""
-    return np.where(cases.delays_reduction > 0, 1 / np.maximum(cases.accumulate, 1.0), 1.0)
+    """Reductions of the gradients per micro-batch: 1, or one per step if nothing is offloaded."""
+    delayed = (cases.delays_reduction > 0) & (cases.offload != offload.ALL)
+    return np.where(delayed, 1 / np.maximum(cases.accumulate, 1.0), 1.0)
 
 
 class Sharded(NamedTuple):
@@ -144,12 +148,7 @@ def sharded(cases: Cases, hardware: RankHardware, tuned: Constants, forward_s: C
         backward_gather, scatter = overlap_in_sequence(tuned, (regathered_s, scattered_s), backward_s)
         if (reductions < 1).any():  # without gradients to scatter, the gathers have all compute to overlap with
             alone = overlap(tuned, regathered_s, backward_s)
-            backward_gather = Exposed(
-                *(
-                    reductions * last + (1 - reductions) * other
-                    for last, other in zip(backward_gather, alone, strict=True)
-                )
-            )
+            backward_gather = backward_gather.times(reductions).plus(alone.times(1 - reductions))
         return NOT_SHARDED._replace(
             forward_gather=_expose_first_layer(cases, forward_gather),
             backward_gather=backward_gather,
