@@ -250,7 +250,7 @@ def _unlike_fitted(model: MachineModel, case: Cases) -> str:
     if float((case.adapters * case.experts)[0]):
         return "adapters were only fitted in dense decoders"
     if float(case.mlp_adapters[0]):
-        return "adapters on MLPs were only fitted to trainings of one source"
+        return "adapters on MLPs were only fitted to one source, with Transformer Engine on H100"
     return ""
 
 
