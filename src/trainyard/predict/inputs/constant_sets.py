@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib import resources
+from math import inf
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
 from trainyard.errors import BadFile, BadInput, described
 from trainyard.formats import toml
@@ -114,7 +114,7 @@ def _machines_own_set(machine: Machine, software: str) -> ConstantSet:
         prediction_intervals=dict.fromkeys(model_kinds, machine.prediction_interval)
         if machine.prediction_interval
         else {},
-        constants=_assumed_of_vendor(machine) | {name: claim.value for name, claim in machine.calibration.items()},
+        constants={name: claim.value for name, claim in machine.calibration.items()},
     )
 
 
@@ -154,7 +154,7 @@ def choose(machine: Machine, software: str, sets: Sequence[ConstantSet] | None =
 def _release(candidate: ConstantSet) -> tuple[float, int]:
     """The year of a set's software, infinite for the newest release and 0 for a fork, and the number of its rows."""
     _, has_suffix, suffix = candidate.software.partition("-")
-    return (float(suffix) if suffix.isdigit() else 0.0 if has_suffix else np.inf), candidate.rows
+    return (float(suffix) if suffix.isdigit() else 0.0 if has_suffix else inf), candidate.rows
 
 
 def name_of_device(machine: Machine) -> str:
@@ -191,9 +191,6 @@ _WHOLE_STEP_COMPILERS = frozenset(("aws", "google"))
 _NO_HOST_S = dict.fromkeys(("host_forward_s", "host_backward_s", "host_experts_s", "host_collective_s"), 1e-9)
 """Host times of a layer in such a program, which the host launches as a whole."""
 
-_HIDDEN_ON_HOST = {"overlap": 0.55}
-"""Communication of CPUs runs on the cores that compute, so that less of it is hidden."""
-
 
 def assumed(machine: Machine) -> Constants:
     """The constants of a machine before anything is fitted."""
@@ -202,10 +199,5 @@ def assumed(machine: Machine) -> Constants:
 
 def _assumed_of_device(machine: Machine) -> dict[str, float]:
     """Constants of a device, by name, that differ from those of any device before anything is fitted."""
-    return _assumed_of_vendor(machine) | _measured_matmul_shares(machine)
-
-
-def _assumed_of_vendor(machine: Machine) -> dict[str, float]:
-    """Those of `_assumed_of_device` that follow from the vendor."""
     host_s = _NO_HOST_S if machine.device.vendor in _WHOLE_STEP_COMPILERS else {}
-    return host_s | (_HIDDEN_ON_HOST if machine.device.vendor == "cpu" else {})
+    return {**host_s, **_measured_matmul_shares(machine)}

@@ -48,8 +48,8 @@ class Constants(NamedTuple):
     low_matmul: float = 0.75
     """Like `matmul`, below 16 bits, including the time to round."""
     grouped: float = 0.8
-    """Share of `matmul` that grouped products of several experts attain: about 660 of 989 TFLOP/s for 1,536 and 768
-    channels of experts with 8,192 tokens each on H100, as NeMo AutoModel's steps of Qwen3 30B-A3B imply."""
+    """Share of `matmul` that grouped products of several experts attain, assumed: with many tokens per expert nearly
+    the rate of plain products."""
     low_grouped: float = 0.45
     """Share of `low_matmul` that they attain below 16 bits, with rounding of each expert's tokens and weights."""
     adapted: float = 1.15
@@ -86,7 +86,7 @@ class Constants(NamedTuple):
     host_experts_s: float = 3e-3
     """Additional seconds of the host in each direction of a layer with routed experts. Megatron Core on H100 takes 9.7
     ms for a layer of Qwen3 30B-A3B forward and backward with 4,096 tokens on a device (NVIDIA-NeMo/Megatron-Bridge,
-    container 26.06); NeMo AutoModel trains four times as many tokens on it in 28 ms."""
+    container 26.06); NeMo AutoModel takes 28 ms for four times as many tokens, with full recomputation."""
     host_collective_s: float = 3e-5
     host_plain_s: float = 4e-4
     """Additional seconds if the number of heads does not suit the fused softmax of unfused attention."""

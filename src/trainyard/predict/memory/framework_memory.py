@@ -20,7 +20,7 @@ from trainyard.predict.memory.layer_memory import FLOAT32, LayerMemory, measure_
 from trainyard.predict.memory.memory_parts import MemoryParts, fullest
 from trainyard.predict.pipeline import partition
 from trainyard.predict.pipeline.in_flight import in_flight
-from trainyard.predict.time import offload, orthogonalization, shapes
+from trainyard.predict.time import data_parallel, offload, orthogonalization, shapes
 from trainyard.predict.time.shapes import Weights
 
 RESERVED = 1.2
@@ -135,12 +135,9 @@ def _gradient_bytes(cases: Cases, trained: Weights, count_kept: Callable[[int | 
     """Bytes of the gradients on a rank. Those that are reduced once per step are summed unsharded, in the format of the
     reduction. `count_kept`: (ZeRO stage, weights) -> those on a rank."""
     kept_bytes = _kept_gradients(cases, trained, count_kept) * cases.gradient_bytes
-    if not (cases.delays_reduction > 0).any():
+    are_summed = data_parallel.sums_unsharded(cases)
+    if not are_summed.any():
         return kept_bytes
-    are_summed = (
-        (cases.delays_reduction > 0) & (cases.accumulate > 1) & (cases.offload != offload.ALL)
-        & (cases.is_sharded > 0) & (cases.zero >= 2) & (cases.pp == 1)
-    )  # fmt: skip
     return np.where(are_summed, count_kept(None, trained) * cases.reduce_bytes, kept_bytes)
 
 

@@ -86,10 +86,15 @@ def _gathers_per_micro_batch(cases: Cases) -> np.ndarray:
     return (cases.is_sharded > 0) & (cases.zero >= 2) & (cases.pp == 1)
 
 
+def sums_unsharded(cases: Cases) -> np.ndarray:
+    """Whether the gradients of several micro-batches are summed unsharded, and reduced once per step."""
+    resident = cases.offload != offload.ALL
+    return (cases.delays_reduction > 0) & _gathers_per_micro_batch(cases) & resident & (cases.accumulate > 1)
+
+
 def _reductions_per_micro_batch(cases: Cases) -> Column:
-    """Reductions of the gradients per micro-batch: 1, or one per step if nothing is offloaded."""
-    delayed = (cases.delays_reduction > 0) & (cases.offload != offload.ALL)
-    return np.where(delayed, 1 / np.maximum(cases.accumulate, 1.0), 1.0)
+    """Reductions of the gradients per micro-batch: 1, or one per step."""
+    return np.where(sums_unsharded(cases), 1 / np.maximum(cases.accumulate, 1.0), 1.0)
 
 
 class Sharded(NamedTuple):
